@@ -16,7 +16,7 @@ import (
 // can be found when the program starts. Its error explains what to change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	if isNil(l) {
-		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.NewSingle, and check its error")
+		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {

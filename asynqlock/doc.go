@@ -72,17 +72,17 @@
 //
 // # Schedules
 //
-// [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes. [CatchUp]
-// makes up ticks that were due while no process led. Use them when the job is a task of asynq: one
-// process enqueues each tick, and any worker runs it. For other jobs, see "A job once" in
-// docs/choosing.md.
+// [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes.
+// [WithCatchUp] makes up ticks that were due while no process led. Use them when the job is a task
+// of asynq: one process enqueues each tick, and any worker runs it. For other jobs, see "A job
+// once" in docs/choosing.md.
 //
 // # Keys of this package
 //
-// Besides the keys of the rules, this package locks asynq-scheduler (see [SchedulerKey]),
+// Besides the keys of the rules, this package locks asynq-scheduler (see [WithSchedulerKey]),
 // asynq-tick:SCHEDULER:ENTRY:SECOND and asynq-task:QUEUE:ID if Drop or Archive needs it. At the
 // beginning of a term, it also locks asynq-tick:SCHEDULER as a trial. The names of these locks in
 // traces are asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the
 // key of a task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
-// asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE} ([CatchUp]).
+// asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE} ([WithCatchUp]).
 package asynqlock

@@ -31,7 +31,7 @@ func ExampleNew() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	l, err := locker.NewSingle(rdb)
+	l, err := locker.New(rdb)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func ExampleNew() {
 func ExampleProblem() {
 	store := lockertest.NewMemory()
 	store.Occupy("user:42", 0) // another task holds the lock
-	l, err := locker.New(store)
+	l, err := locker.NewFromStore(store)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func ExampleProblem() {
 
 // Several processes run the same schedule, and one process enqueues its tasks.
 func ExampleRunScheduler() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func ExampleRunScheduler() {
 
 // With Unique, the queue has at most one task for each key that guards the runs.
 func ExampleGuard_Client() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func ExampleGuard_Client() {
 
 // WithDecoder is for payloads that are protobuf messages or have another format.
 func ExampleWithDecoder() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -27,14 +27,14 @@ func (r *rule) checkDiscards(l locker.Locker) error {
 	i, shows := l.(inspector)
 	c, checks := l.(interface{ Check(rule locker.Rule) error })
 	switch {
-	case r.lock.AtLeast > 0:
-		return fmt.Errorf(refused, r.pattern, "AtLeast", "use Once to suppress duplicates of finished work, or Snooze")
+	case r.lock.KeepFor > 0:
+		return fmt.Errorf(refused, r.pattern, "KeepFor", "use Once to suppress duplicates of finished work, or Snooze")
 	case r.lock.Mode == locker.Shared:
 		return fmt.Errorf(refused, r.pattern, "Shared", "use Snooze")
 	case r.lock.Limit > 0 || checks && c.Check(locker.Rule{Weight: 1}) == nil: // a Weight needs a Limit
 		return fmt.Errorf(refused, r.pattern, "Limit, or a Locker of NewSemaphore", "use Snooze")
 	case !shows || showsNothing(i):
-		return fmt.Errorf(refused, r.pattern, "this Locker, which cannot show the holder of a key", "use Snooze, or a Locker such as that of locker.NewSingle")
+		return fmt.Errorf(refused, r.pattern, "this Locker, which cannot show the holder of a key", "use Snooze, or a Locker such as that of locker.New")
 	}
 	return nil
 }
@@ -55,9 +55,9 @@ func showsNothing(i inspector) bool {
 
 // runNamed runs the handler under a lease whose metadata names the task.
 func (j *job) runNamed(ctx context.Context) error {
-	if j.lock.AtLeast > 0 || admitsSeveral(j.lock) || j.lock.Metadata != "" { // New has checked all that Adjust does not set
+	if j.lock.KeepFor > 0 || admitsSeveral(j.lock) || j.lock.Metadata != "" { // New has checked all that Adjust does not set
 		return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf(
-			"%w: Adjust has set AtLeast, Mode, Limit or Metadata for a task with Drop or Archive, which could then be discarded because of its own earlier run; leave this to tasks with Snooze", locker.ErrInvalidRule)}
+			"%w: Adjust has set KeepFor, Mode, Limit or Metadata for a task with Drop or Archive, which could then be discarded because of its own earlier run; leave this to tasks with Snooze", locker.ErrInvalidRule)}
 	}
 	name, err := ownID.Key(ctx, &j.message)
 	if err != nil {

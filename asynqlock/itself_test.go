@@ -33,11 +33,11 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 		policy asynqlock.Policy
 		advice string // "": the rule is accepted
 	}{
-		"a key that is kept":  {single, asynqlock.AtLeast(time.Second), "use Once"},
+		"a key that is kept":  {single, asynqlock.KeepFor(time.Second), "use Once"},
 		"readers":             {single, asynqlock.Shared(), "use Snooze"},
 		"a limit":             {permits, asynqlock.Limit(2), "use Snooze"},
 		"a semaphore":         {permits, asynqlock.Wait(time.Second), "use Snooze"},
-		"polling":             {poll, asynqlock.Wait(time.Second), "locker.NewSingle"},
+		"polling":             {poll, asynqlock.Wait(time.Second), "locker.New"},
 		"one holder of a key": {single, asynqlock.Once(time.Hour), ""},
 	} {
 		for _, discard := range []asynqlock.Policy{asynqlock.Drop(), asynqlock.Archive()} {
@@ -57,7 +57,7 @@ func TestATaskIsPutOffIfAdjustKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
 	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
-		rule.AtLeast = time.Second
+		rule.KeepFor = time.Second
 	})), asynq.Config{}, newWork())
 	q.enqueue("job", `{"account":"42"}`)
 	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "lock-misconfigured snoozed") })

@@ -197,7 +197,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{on(asynqlock.Snooze(time.Millisecond))}, "Snooze(1ms); give at least 1s"},
 		{[]asynqlock.Option{on(asynqlock.Wait(0))}, "Wait(0s); give at least 1ms"},
 		{[]asynqlock.Option{on(asynqlock.Once(-1))}, "Once(-1ns)"},
-		{[]asynqlock.Option{on(asynqlock.AtLeast(1))}, "AtLeast(1ns)"},
+		{[]asynqlock.Option{on(asynqlock.KeepFor(1))}, "KeepFor(1ns)"},
 		{[]asynqlock.Option{on(asynqlock.TTL(1))}, "TTL(1ns)"},
 		{[]asynqlock.Option{on(asynqlock.Adjust(nil))}, "Adjust(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID(), asynqlock.Drop())}, "discard a task that has no duplicate"},

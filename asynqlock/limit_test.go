@@ -24,7 +24,7 @@ func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Limit(3)))
 	q.stop(g)
 	work := &record{duration: 100 * time.Millisecond}

@@ -68,7 +68,7 @@ func newQueue(t *testing.T) *queue {
 // process.
 func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
-	l, err := locker.NewSingle(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
+	l, err := locker.New(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
 	if err != nil {
 		q.t.Fatal(err)
 	}

@@ -91,15 +91,15 @@ func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secr
 // WithWaking wherever more than a few tasks share a key.
 //
 // Waking uses asynq's Inspector, and blocks no worker. The lines of waiting tasks are sorted sets
-// named asynqlock:line:{KEY}; see [WithKeyPrefix].
+// named asynqlock:line:{KEY}; see [WithPrefix].
 func WithWaking(c redis.UniversalClient) Option {
 	return func(cfg *config) { cfg.redis, cfg.wakes = c, true }
 }
 
-// WithKeyPrefix sets the prefix of the keys that [WithWaking] keeps in asynq's Redis. If the Locker
+// WithPrefix sets the prefix of the keys that [WithWaking] keeps in asynq's Redis. If the Locker
 // has a prefix, use the same prefix. The same key under two prefixes is two locks, and needs two
 // lines. Default: no prefix.
-func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
+func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithLogger sets the logger for warnings about servers without [Guard.Configure]. Default:
 // slog.Default.

@@ -218,7 +218,7 @@ func expireLease(t testing.TB, c *redis.Client, queue, id string) {
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
 	if err != nil {
 		panic(err)
 	}

@@ -32,7 +32,7 @@ func Snooze(d time.Duration) Policy {
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
 // run before is put off instead: it is a retry, or asynq delivers it again although its earlier run
 // may still hold the key. To recognise such a task, its lease names it. So [New] refuses Drop and
-// [Archive] together with [AtLeast], [Shared], [Limit], and a Locker that shows no holders. If
+// [Archive] together with [KeepFor], [Shared], [Limit], and a Locker that shows no holders. If
 // Config.IsFailure does not count a retry, this retry can be distinguished from a duplicate only
 // while the earlier run keeps the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
@@ -52,14 +52,14 @@ func Wait(d time.Duration) Policy {
 // and tasks that asynq delivers again because it could not record the success. The success is
 // recorded in the step that releases the lock.
 func Once(ttl time.Duration) Policy {
-	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
+	return func(r *rule) { r.lock.OnceFor = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier, so runs
+// KeepFor keeps the key busy for d from the start of a run, even if the run ends earlier, so runs
 // of a key begin at least d after each other. If several schedulers enqueue a task for the same
 // cron tick, use [Once]: only one of these tasks runs.
-func AtLeast(d time.Duration) Policy {
-	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
+func KeepFor(d time.Duration) Policy {
+	return func(r *rule) { r.lock.KeepFor = r.atLeast("KeepFor", d, time.Millisecond) }
 }
 
 // TTL sets how long the server keeps the lock after this process dies. Default: the TTL of the
@@ -94,7 +94,7 @@ func Unique() Policy { return func(r *rule) { r.unique = true } }
 
 // Adjust calls change with the Rule of each task, and change may alter the Rule. An empty Name
 // becomes the task's type. A Key that change sets is used as it is: values in it are not encoded as
-// in a template. With AtMost, a lock may end before its handler has returned. Then the handler's
+// in a template. With EndAfter, a lock may end before its handler has returned. Then the handler's
 // context is cancelled, and another run may overtake the handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {

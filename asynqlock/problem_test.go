@@ -104,10 +104,10 @@ func TestPoliciesBecomeTheRule(t *testing.T) {
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	_ = refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.AtLeast(time.Second),
+	_ = refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.KeepFor(time.Second),
 		asynqlock.Wait(5*time.Second), asynqlock.Shared())
 	if want := (locker.Rule{
-		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, AtLeast: time.Second, Once: time.Hour,
+		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, KeepFor: time.Second, OnceFor: time.Hour,
 	}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}

@@ -29,7 +29,7 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 			must(t, err)
 			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour))}
 			if waking {
-				opts = append(opts, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"))
+				opts = append(opts, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"))
 			}
 			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
 			q.stop(g)
@@ -68,7 +68,7 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	l := lockertest.NewLocker(t, store)
 	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
-	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour)))
 	q.stop(g)
 	ran := make(chan struct{})

@@ -33,7 +33,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 		}
 	}
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithPrefix(queue+":"))
 	if err != nil {
 		panic(err)
 	}
@@ -58,14 +58,14 @@ var replica = proc.Register("scheduler", func(args []string) {
 				passes(task, options)
 			}
 			return tick(asynq.NewSchedulerFromRedisClient(c, opts))
-		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
+		}, asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithSchedulerBase(base))
 	case "manager":
 		err = asynqlock.RunPeriodicTaskManager(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
 			fmt.Println("leads")
 			return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{
 				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
 			})
-		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
+		}, asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithSchedulerBase(base))
 	case "unguarded": // an unchanged scheduler, which runs under the lock
 		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
 		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {

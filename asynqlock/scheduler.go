@@ -20,7 +20,7 @@ import (
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
 // started again. build must make the scheduler with the given options. build may also set options
-// that are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another
+// that are empty. Give your own PreEnqueueFunc to [WithSchedulerBase]. If build sets another
 // PreEnqueueFunc, this function must call the given function. RunScheduler checks this once, with a
 // task "asynqlock:probe". For example:
 //
@@ -29,7 +29,7 @@ import (
 //		_, err := s.Register("0 3 * * *", asynq.NewTask("report:nightly", nil))
 //		return s, err
 //	}
-//	err := asynqlock.RunScheduler(ctx, l, build, asynqlock.CatchUp(6*time.Hour))
+//	err := asynqlock.RunScheduler(ctx, l, build, asynqlock.WithCatchUp(6*time.Hour))
 //
 // RunScheduler returns nil when ctx ends. It returns an error if build fails, if the scheduler does
 // not start, or if the Locker is closed or does not support the rule. While the lock server cannot
@@ -39,7 +39,7 @@ import (
 // still holds the lock by its own clock. So a process that was paused for too long does not
 // enqueue its late ticks. Each tick also claims its slot, which is made of the task, its options
 // and the second. So if the clocks of the old and the new leader differ, only one of the leaders
-// enqueues the tick. Ticks that are due while no process leads are lost, unless [CatchUp] makes
+// enqueues the tick. Ticks that are due while no process leads are lost, unless [WithCatchUp] makes
 // them up.
 func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
 	if build == nil {
@@ -77,63 +77,69 @@ func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opt
 // A SchedulerOption sets up [RunScheduler] and [RunPeriodicTaskManager].
 type SchedulerOption func(*leadership)
 
-// SchedulerKey sets the key of the schedule's lock. Schedules with different leaders need different
-// keys. Default: "asynq-scheduler".
-func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
+// WithSchedulerKey sets the key of the schedule's lock. Schedules with different leaders need
+// different keys. Default: "asynq-scheduler".
+func WithSchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
 
-// SchedulerTTL sets the time after which another process takes over from a leader that died.
+// WithSchedulerTTL sets the time after which another process takes over from a leader that died.
 // Default: 10 s.
-func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
+func WithSchedulerTTL(d time.Duration) SchedulerOption {
+	return func(ls *leadership) { ls.rule.TTL = d }
+}
 
-// SchedulerBase sets the options from which RunScheduler makes the options for build. The
+// WithSchedulerBase sets the options from which RunScheduler makes the options for build. The
 // PreEnqueueFunc in base is called for the ticks that are enqueued.
-func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
+func WithSchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 	return func(ls *leadership) { ls.base = base }
 }
 
-// SchedulerClient enqueues ticks through c. The tasks of these ticks carry the trace of
+// WithSchedulerClient enqueues ticks through c. The tasks of these ticks carry the trace of
 // RunScheduler's ctx and the fence of the leader. A tick of a rule with [Unique] is not enqueued
 // while the task of an earlier tick exists. For a tick that is not enqueued, PostEnqueueFunc gets
 // asynq.ErrDuplicateTask. asynq's history of the schedule does not show ticks that c enqueued.
-func SchedulerClient(c *Client) SchedulerOption {
+func WithSchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
 		ls.client = c
 		if c == nil {
-			ls.refused = errors.New("SchedulerClient(nil); give the client that Guard.Client returns, or leave the option out")
+			ls.refused = errors.New("WithSchedulerClient(nil); give the client that Guard.Client returns, or leave the option out")
 		}
 	}
 }
 
-// CatchUp makes up ticks that were due while no process led, or while Redis could not be reached.
-// The next leader enqueues each such tick at once, if the tick was due less than window ago. The
-// last slot of each entry is kept in the scheduler's Redis, in a hash named
-// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [SchedulerKey]. Schedules that share a Redis
-// need different keys. An entry is identified by its spec, its task and its options. A tick is not
-// made up if it was due before any leader had the entry of this tick. If a process is killed while
-// it enqueues a tick, the tick is enqueued exactly once.
+// WithCatchUp makes up ticks that were due while no process led, or while Redis could not be
+// reached. The next leader enqueues each such tick at once, if the tick was due less than window
+// ago. The last slot of each entry is kept in the scheduler's Redis, in a hash named
+// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [WithSchedulerKey]. Schedules that share a
+// Redis need different keys. An entry is identified by its spec, its task and its options. A tick
+// is not made up if it was due before any leader had the entry of this tick. If a process is killed
+// while it enqueues a tick, the tick is enqueued exactly once.
 //
 // The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
 // has [Unique]. The task also has a Retention of at least a minute. The completed task is kept for
 // that time, so that its tick is not enqueued again. asynq's history of the schedule does not show
 // such ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the
 // leader changes.
-func CatchUp(window time.Duration) SchedulerOption {
+func WithCatchUp(window time.Duration) SchedulerOption {
 	return func(ls *leadership) {
 		ls.window = window
 		if window < time.Second {
-			ls.refused = fmt.Errorf("CatchUp(%v); give at least 1s, or leave it out", window)
+			ls.refused = fmt.Errorf("WithCatchUp(%v); give at least 1s, or leave it out", window)
 		}
 	}
 }
 
-// OnLeading calls f when this process begins to lead, and when this process no longer leads. f must
-// return quickly. The log and the metadata of the schedule's lock also name the leader, as
+// WithOnLeading calls f when this process begins to lead, and when this process no longer leads. f
+// must return quickly. The log and the metadata of the schedule's lock also name the leader, as
 // HOST:PID.
-func OnLeading(f func(leads bool)) SchedulerOption { return func(ls *leadership) { ls.onLeading = f } }
+func WithOnLeading(f func(leads bool)) SchedulerOption {
+	return func(ls *leadership) { ls.onLeading = f }
+}
 
-// SchedulerLogger sets the logger to which a leader logs the beginning and the end of its term, and
-// the ticks that it makes up. Default: slog.Default.
-func SchedulerLogger(l *slog.Logger) SchedulerOption { return func(ls *leadership) { ls.logger = l } }
+// WithSchedulerLogger sets the logger to which a leader logs the beginning and the end of its term,
+// and the ticks that it makes up. Default: slog.Default.
+func WithSchedulerLogger(l *slog.Logger) SchedulerOption {
+	return func(ls *leadership) { ls.logger = l }
+}
 
 // scheduler is a Scheduler or a PeriodicTaskManager.
 type scheduler interface {
@@ -157,7 +163,7 @@ type leadership struct {
 // runLeader runs a scheduler while this process leads.
 func runLeader(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
 	if isNil(l) {
-		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", caller)
+		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.New, and check its error", caller)
 	}
 	ls := &leadership{
 		locker: l, build: build, logger: slog.Default(), onLeading: func(bool) {},
@@ -210,7 +216,7 @@ func (ls *leadership) serve(ctx context.Context) error {
 }
 
 // examine refuses a scheduler that does not call the PreEnqueueFunc of its options. It also
-// prepares CatchUp.
+// prepares WithCatchUp.
 func (t *term) examine(s *asynq.Scheduler) error {
 	hook, err := unexported[func(*asynq.Task, []asynq.Option)](s, "preEnqueueFunc")
 	switch {
@@ -220,7 +226,7 @@ func (t *term) examine(s *asynq.Scheduler) error {
 		return errors.New("build made the scheduler without the given options; without these options, each tick can be enqueued twice")
 	case !t.callsPreEnqueue(hook):
 		return errors.New("build replaced the given PreEnqueueFunc, and its own function does not call the given one, so each tick can be enqueued twice; " +
-			"give your own function with SchedulerBase")
+			"give your own function with WithSchedulerBase")
 	case t.window == 0:
 		return nil
 	}

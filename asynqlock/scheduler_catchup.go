@@ -64,11 +64,11 @@ func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 	c := &catchUp{term: t, busy: make(map[string]*sync.Mutex)}
 	var err error
 	if c.cron, err = unexported[*cron.Cron](s, "cron"); err != nil {
-		return nil, fmt.Errorf("CatchUp: %w", err)
+		return nil, fmt.Errorf("WithCatchUp: %w", err)
 	}
 	store, err := unexported[interface{ Client() redis.UniversalClient }](s, "rdb")
 	if err != nil {
-		return nil, fmt.Errorf("CatchUp: %w", err)
+		return nil, fmt.Errorf("WithCatchUp: %w", err)
 	}
 	c.redis = store.Client()
 	c.client = asynq.NewClientFromRedisClient(c.redis)
@@ -92,7 +92,7 @@ func (c *catchUp) entries() ([]scheduledEntry, error) {
 		task, err2 := unexported[*asynq.Task](e.Job, "task")
 		opts, err3 := unexported[[]asynq.Option](e.Job, "opts")
 		if err := errors.Join(err1, err2, err3); err != nil {
-			return nil, fmt.Errorf("CatchUp: %w", err)
+			return nil, fmt.Errorf("WithCatchUp: %w", err)
 		}
 		sum := sha256.Sum256([]byte(spec + "\x00" + entryOf(task, opts)))
 		all = append(all, scheduledEntry{base64.RawURLEncoding.EncodeToString(sum[:16]), task, opts, e.Schedule})

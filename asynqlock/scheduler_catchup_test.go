@@ -23,7 +23,7 @@ func runSchedule(t *testing.T, q *queue, store *lockertest.Memory, spec string, 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	base := []asynqlock.SchedulerOption{asynqlock.SchedulerKey(q.name), asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}
+	base := []asynqlock.SchedulerOption{asynqlock.WithSchedulerKey(q.name), asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}
 	go func() {
 		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			s := asynq.NewSchedulerFromRedisClient(q.redis, o)
@@ -83,18 +83,18 @@ func (q *queue) rewind(t *testing.T, age time.Duration, mark string) (last int64
 func TestTicksAreMadeUp(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
-	runSchedule(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // nothing is made up here, because the entry is new
+	runSchedule(t, q, store, "0 0 1 1 *", asynqlock.WithCatchUp(time.Hour))() // nothing is made up here, because the entry is new
 	if n := len(q.ticks()); n != 0 {
 		t.Fatalf("%d ticks of a new entry", n)
 	}
 	must(t, q.redis.Del(t.Context(), q.slotsKey()).Err())
 
-	stop := runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour))
+	stop := runSchedule(t, q, store, "* * * * *", asynqlock.WithCatchUp(time.Hour))
 	q.rewind(t, 0, "")
 	stop()
 	last := q.rewind(t, 10*time.Minute, "")
 	var leads atomic.Int32
-	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour), asynqlock.OnLeading(func(yes bool) {
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.WithCatchUp(time.Hour), asynqlock.WithOnLeading(func(yes bool) {
 		if yes {
 			leads.Add(1)
 		} else {
@@ -103,11 +103,11 @@ func TestTicksAreMadeUp(t *testing.T) {
 	}))
 	await(t, "they are made up", func() bool { return len(q.ticks()) >= 10 })
 	if leads.Load() != 1 {
-		t.Error("OnLeading was not called")
+		t.Error("WithOnLeading was not called")
 	}
 	stop()
 	if leads.Load() != 0 {
-		t.Error("OnLeading was not called when the term was over")
+		t.Error("WithOnLeading was not called when the term was over")
 	}
 	slots := q.ticks()
 	for i, slot := range slots {
@@ -122,11 +122,11 @@ func TestTicksAreMadeUp(t *testing.T) {
 func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
-	stop := runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop := runSchedule(t, q, store, "* * * * *", asynqlock.WithCatchUp(3*time.Minute))
 	q.rewind(t, 0, "")
 	stop()
 	last := q.rewind(t, 2*time.Hour, "?") // "?" means claimed: the leader died before or after it enqueued the tick
-	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.WithCatchUp(3*time.Minute))
 	await(t, "they are made up", func() bool { return len(q.ticks()) >= 3 })
 	stop()
 	slots := q.ticks()
@@ -134,7 +134,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 		t.Errorf("ticks %v, want the claimed one, %d, and those of 3 minutes", slots, last)
 	}
 	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // this slot was enqueued before, so its task exists
-	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.WithCatchUp(3*time.Minute))
 	await(t, "the claim is settled", func() bool {
 		values, err := q.redis.HVals(t.Context(), q.slotsKey()).Result()
 		return err == nil && len(values) == 1 && !strings.HasSuffix(values[0], "?")
@@ -149,7 +149,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 // tick is in the queue only once.
 func TestTicksCarryTraceAndUnique(t *testing.T) {
 	t.Parallel()
-	for name, more := range map[string][]asynqlock.SchedulerOption{"": nil, "made up": {asynqlock.CatchUp(time.Minute)}} {
+	for name, more := range map[string][]asynqlock.SchedulerOption{"": nil, "made up": {asynqlock.WithCatchUp(time.Minute)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, store := newQueue(t), lockertest.NewMemory()
@@ -164,7 +164,7 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 					refused++
 				}
 			}}
-			stop := runSchedule(t, q, store, "@every 1s", append(more, asynqlock.SchedulerClient(g.Client(q.client, q.inspector)), asynqlock.SchedulerBase(base))...)
+			stop := runSchedule(t, q, store, "@every 1s", append(more, asynqlock.WithSchedulerClient(g.Client(q.client, q.inspector)), asynqlock.WithSchedulerBase(base))...)
 			await(t, "a second tick was refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 })
 			stop()
 			tasks, err := q.inspector.ListPendingTasks(q.name)
@@ -190,10 +190,10 @@ func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 		return asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, lockertest.NewMemory()), func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			o.PreEnqueueFunc = own(o.PreEnqueueFunc)
 			return asynq.NewSchedulerFromRedisClient(q.redis, o), nil
-		}, asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}), asynqlock.OnLeading(func(bool) { cancel() }))
+		}, asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}), asynqlock.WithOnLeading(func(bool) { cancel() }))
 	}
 	metrics := func(*asynq.Task, []asynq.Option) {}
-	if err := run(func(func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option) { return metrics }); err == nil || !strings.Contains(err.Error(), "SchedulerBase") {
+	if err := run(func(func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option) { return metrics }); err == nil || !strings.Contains(err.Error(), "WithSchedulerBase") {
 		t.Errorf("%v, want that it is refused", err)
 	}
 	if err := run(func(given func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option) {

@@ -71,7 +71,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asy
 		ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			hooks <- opts.PreEnqueueFunc
 			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
-		}, append([]asynqlock.SchedulerOption{asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}, more...)...)
+		}, append([]asynqlock.SchedulerOption{asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}, more...)...)
 	}()
 	hook := <-hooks
 	tick = func(opts ...asynq.Option) bool {
@@ -119,7 +119,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 			before = s
 			terms <- s
 			return s, nil
-		}, asynqlock.SchedulerKey("mine"), asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+		}, asynqlock.WithSchedulerKey("mine"), asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
 	}()
 	<-terms
 	info, err := operator.Inspect(t.Context(), "mine")
@@ -176,7 +176,7 @@ func TestThePreEnqueueFuncIsCalledForTicksThatPass(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
 	called := 0
-	own := asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: quiet{}, PreEnqueueFunc: func(*asynq.Task, []asynq.Option) { called++ }})
+	own := asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}, PreEnqueueFunc: func(*asynq.Task, []asynq.Option) { called++ }})
 	tick, stop := term(t, q, lockertest.NewLocker(t, store), asynq.NewTask("tick", nil), own)
 	if !tick() || called != 1 {
 		t.Errorf("it was called %d times for a tick that passed", called)
@@ -200,7 +200,7 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 		"build is nil":                func() error { return asynqlock.RunScheduler(t.Context(), l, nil) },
 		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, none) },
 		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, none, nil) },
-		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, none, asynqlock.SchedulerTTL(1)) },
+		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, none, asynqlock.WithSchedulerTTL(1)) },
 		"no tick can be claimed": func() error {
 			l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithMaxTTL(20*time.Second), locker.WithTTL(20*time.Second))
 			return asynqlock.RunScheduler(t.Context(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {

@@ -24,7 +24,7 @@ type term struct {
 	ctx     context.Context
 	lease   *locker.Lease
 	opts    *asynq.SchedulerOpts    // the scheduler's options, which build may have changed
-	catchUp atomic.Pointer[catchUp] // makes up ticks; nil without CatchUp
+	catchUp atomic.Pointer[catchUp] // makes up ticks; nil without WithCatchUp
 
 	probe    *asynq.Task // a task that shows whether the scheduler calls PreEnqueueFunc
 	probed   atomic.Bool
@@ -158,11 +158,11 @@ func (t *term) claimSlot(entry string) bool {
 func (t *term) takeSlot(slot string) error {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
-	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, AtLeast: slotKept})
+	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, KeepFor: slotKept})
 	if err != nil {
 		return err
 	}
-	_ = lease.Release(ctx) // AtLeast keeps the slot taken
+	_ = lease.Release(ctx) // KeepFor keeps the slot taken
 	return nil
 }
 

@@ -20,7 +20,7 @@ import (
 // wakingGuard returns a Guard with WithWaking. It stands for the Guard of one process.
 func (q *queue) wakingGuard(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
-	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
+	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), policies...))
 	q.stop(g)
 	return g

@@ -58,7 +58,7 @@ func (v variant) open(s settings) (locks, error) {
 	l := &latchkitLocks{clients: []redis.UniversalClient{c}}
 	options := append([]locker.SingleOption{locker.WithTTL(s.TTL)}, v.options...)
 	var err error
-	if l.engine, err = locker.NewSingle(c, options...); v.runs {
+	if l.engine, err = locker.New(c, options...); v.runs {
 		return latchkitRuns{l}, err
 	}
 	return l, err

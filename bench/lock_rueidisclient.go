@@ -20,7 +20,7 @@ var throughRueidis = contestant{name: latchkitOnRueidis, kind: ours, open: func(
 	if err != nil {
 		return nil, err
 	}
-	engine, err := locker.NewSingle(client, locker.WithTTL(s.TTL))
+	engine, err := locker.New(client, locker.WithTTL(s.TTL))
 	if err != nil {
 		return nil, err
 	}

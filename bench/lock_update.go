@@ -26,7 +26,7 @@ var (
 	}}
 	updateLocked = contestant{name: "latchkit lock", kind: ours, admits: true, sends: []string{"hget", "hset"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
-		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
+		l, err := locker.New(c, locker.WithTTL(s.TTL))
 		return countingLocks{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
 				// No script of the lock uses HGET or HSET. So the server's counts of HGET and
@@ -94,7 +94,7 @@ const sectionTime = time.Millisecond
 func section(stripes int) contestant {
 	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
 		c := s.client(true)
-		e, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
+		e, err := locker.New(c, locker.WithTTL(s.TTL))
 		if err != nil {
 			return nil, err
 		}

@@ -67,7 +67,7 @@ func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 
 func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	gin.SetMode(gin.ReleaseMode)
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		return f, err
 	}

@@ -139,7 +139,7 @@ func workOff(ctx context.Context, c *redis.Client, middleware asynq.MiddlewareFu
 		mux.Use(middleware)
 	}
 	if opts != nil {
-		l, err := locker.NewSingle(c)
+		l, err := locker.New(c)
 		if err != nil {
 			return 0, err
 		}

@@ -47,11 +47,11 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 	client := redis.NewClient(&redis.Options{Addr: srv.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		return f, err
 	}
-	beside, err := locker.NewSingle(client, locker.WithBackgroundRelease())
+	beside, err := locker.New(client, locker.WithBackgroundRelease())
 	if err != nil {
 		return f, err
 	}
@@ -106,7 +106,7 @@ const (
 // lockers has the Lockers and clients that the ways of this row use.
 type lockers struct {
 	client     *redis.Client  // for the lock that is written by hand
-	plain      *locker.Engine // a Locker of NewSingle without options
+	plain      *locker.Engine // a Locker of locker.New without options
 	background *locker.Engine // a Locker with WithBackgroundRelease
 }
 

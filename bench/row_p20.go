@@ -9,7 +9,7 @@ import (
 var stripesRow = row{
 	name:  "P20",
 	title: "Stripes: 4 processes × 16 goroutines, 4096 keys at random, 1 ms under the lock",
-	about: `All contestants are latchkit's NewSingle, with or without NewStriped. At most 64 callers
+	about: `All contestants are latchkit's locker.New, with or without NewStriped. At most 64 callers
 lock at once, nearly always different keys. Waits are those for the lock.`,
 	run: runStripes,
 }

@@ -89,7 +89,7 @@ func (w observedLock) take(ctx context.Context, length time.Duration) (c cost, e
 		parent.TraceFlags = trace.FlagsSampled
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(parent))
-	l, err := locker.New(lockertest.NewMemory(), w.option)
+	l, err := locker.NewFromStore(lockertest.NewMemory(), w.option)
 	if err != nil {
 		return c, err
 	}

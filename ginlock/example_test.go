@@ -22,7 +22,7 @@ import (
 func pay(ctx context.Context, order string, fence uint64) error { return ctx.Err() }
 
 func ExampleNew() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func ExampleNew() {
 func ExampleNew_busy() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 1500*time.Millisecond) // another request holds the lock
-	l, err := locker.New(store)
+	l, err := locker.NewFromStore(store)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func ExampleNew_busy() {
 
 // Refused requests get a reply in your own form, and only requests that change data take a lock.
 func ExampleWithErrorHandler() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -80,18 +80,18 @@ func ExampleWithErrorHandler() {
 
 // Payments are made once: a second request within a day gets 409 with the code "already-done".
 func ExampleWithRule() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
-	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.Once = 24 * time.Hour })
+	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.OnceFor = 24 * time.Hour })
 	r := gin.New()
 	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 }
 
 // One table has all locks of a service. Rules without a route are found when the program starts.
 func ExampleFromRules() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -130,7 +130,7 @@ POST /orders/:id/pay:
 // A client repeats a payment because it got no reply. The repeated request gets the stored reply,
 // and the payment is made once.
 func ExampleIdempotency() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}

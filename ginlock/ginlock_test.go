@@ -208,7 +208,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 		},
 		"expired": {
 			lose:  func(*testing.T, *lockertest.Memory) {},
-			opts:  []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.AtMost = time.Second })},
+			opts:  []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.EndAfter = time.Second })},
 			reply: func(*gin.Context) {}, cause: locker.ErrExpired, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
 		},
 	} {
@@ -348,7 +348,7 @@ func TestAFilterLeavesRequestsAlone(t *testing.T) {
 
 func TestOnceRemembersSuccessOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Once = time.Hour })
+	once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.OnceFor = time.Hour })
 	runs := 0
 	e := engine(nil, ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) {
 		switch runs++; runs {
@@ -373,7 +373,7 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
 		var see seen
-		once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Once = time.Hour })
+		once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.OnceFor = time.Hour })
 		e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", once), func(c *gin.Context) {
 			store.Fail(locker.OpRelease, errors.New("EOF"))
 			time.AfterFunc(10*time.Second, func() { store.Fail(locker.OpRelease, nil) })

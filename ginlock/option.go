@@ -89,7 +89,7 @@ func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Opti
 	})
 }
 
-// WithSuccess defines which requests have succeeded, so that Rule.Once remembers their work as
+// WithSuccess defines which requests have succeeded, so that Rule.OnceFor remembers their work as
 // done. A request to which the handlers have added c.Error has not succeeded. Default: requests
 // with a status below 400 have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
@@ -108,10 +108,10 @@ func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 	})
 }
 
-// WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
-// Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
-// in order. A Key that adjust sets is used as it is: values in it are not encoded as in a template.
-// Make it with key.Of if a client can choose a part of it.
+// WithRule lets adjust change the Rule of a request: its Mode, OnceFor or EndAfter. If adjust
+// leaves Wait or Name empty, the middleware's value is used. With several WithRules, their
+// functions run in order. A Key that adjust sets is used as it is: values in it are not encoded as
+// in a template. Make it with key.Of if a client can choose a part of it.
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) httplock.Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

@@ -27,7 +27,7 @@ func asked(rules *[]locker.Rule) locker.Locker {
 func TestARuleGuardsItsRoute(t *testing.T) {
 	var got []locker.Rule
 	guard, err := ginlock.FromRules(asked(&got), httplock.Rules{
-		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, AtMost: time.Minute, AtLeast: time.Second},
+		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, EndAfter: time.Minute, KeepFor: time.Second},
 		"GET /articles/:slug":  {Key: "article:{param.slug}", Mode: locker.Shared, Name: "reading"},
 		"get  /feed/*path":     {Key: "feed:{param.path}", ModeByMethod: true, Status: http.StatusLocked},
 		"PUT /feed/*path":      {Key: "feed:{param.path}", ModeByMethod: true},
@@ -51,7 +51,7 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 		code         int
 		want         *locker.Rule
 	}{
-		{"POST", "/orders/42/pay", 409, &locker.Rule{Key: "order:42", Name: "order", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, AtMost: time.Minute, AtLeast: time.Second}},
+		{"POST", "/orders/42/pay", 409, &locker.Rule{Key: "order:42", Name: "order", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, EndAfter: time.Minute, KeepFor: time.Second}},
 		{"POST", "/orders/42/ship", 200, nil},
 		{"POST", "/nowhere", 404, nil},
 		{"GET", "/articles/go", 409, &locker.Rule{Key: "article:go", Name: "reading", Mode: locker.Shared, Wait: locker.NoWait}},
@@ -80,7 +80,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		"/g":            {Key: "g"},
 		"POST /h":       {Key: "h", Wait: -time.Second},
 		"POST /i":       {Key: "i", Status: 200},
-		"POST /j":       {Key: "j", Once: time.Microsecond},
+		"POST /j":       {Key: "j", OnceFor: time.Microsecond},
 		"POST /k":       {Key: "k", Mode: 7},
 		"POST /l/:a/:b": {Key: "l:{param.c}"},
 		"POST /fine/:x": {Key: "fine:{param.x}:{body.y}"},
@@ -98,7 +98,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		`rule "/g": the name is not a route; write method and path`,
 		`rule "POST /h": WithWait(-1s): give a positive time`,
 		`rule "POST /i": WithStatus(200): choose 409, 423 or 429`,
-		`rule "POST /j": its Once is 1µs; give at least 1ms`,
+		`rule "POST /j": its OnceFor is 1µs; give at least 1ms`,
 		`rule "POST /k": its Mode 7 is neither Exclusive nor Shared`,
 		`rule "POST /l/:a/:b": its key "l:{param.c}" has {param.c}, and the path has only a, b`,
 	} {
@@ -144,9 +144,9 @@ POST /orders/:id/pay:
   name: pay
   wait: 250ms
   ttl: 10s
-  at-least: 1s
-  at-most: 1m
-  once: 24h
+  keep-for: 1s
+  end-after: 1m
+  once-for: 24h
   status: 423
   fail-open: true
 GET /articles/:slug: {key: "article:{param.slug}", mode: shared, wait: none}
@@ -166,7 +166,7 @@ POST /visits: {lock: none}
 	want := httplock.Rules{
 		"POST /orders/:id/pay": {
 			Key: "order:{param.id}:{header.X-Tenant}", Name: "pay", Wait: 250 * time.Millisecond, TTL: 10 * time.Second,
-			AtLeast: time.Second, AtMost: time.Minute, Once: 24 * time.Hour, Status: 423, FailOpen: true,
+			KeepFor: time.Second, EndAfter: time.Minute, OnceFor: 24 * time.Hour, Status: 423, FailOpen: true,
 		},
 		"GET /articles/:slug":    {Key: "article:{param.slug}", Mode: locker.Shared, Wait: locker.NoWait},
 		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},

@@ -26,7 +26,7 @@ import (
 // onRedis returns a Locker for one process of a service.
 func onRedis(t *testing.T, client *redis.Client, opts ...locker.SingleOption) locker.Locker {
 	t.Helper()
-	l, err := locker.NewSingle(client, append(opts, locker.WithPrefix(t.Name()+":"))...)
+	l, err := locker.New(client, append(opts, locker.WithPrefix(t.Name()+":"))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 // These rules used to be accepted at start-up, although every request then failed.
 func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	single, err := locker.New(plain{lockertest.NewMemory()})
+	single, err := locker.NewFromStore(plain{lockertest.NewMemory()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 		l    locker.Locker
 		rule httplock.Rule
 	}{
-		"AtMost 1s is shorter than AtLeast 10s":                                {l, httplock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
+		"EndAfter 1s is shorter than KeepFor 10s":                              {l, httplock.Rule{Key: "a", KeepFor: 10 * time.Second, EndAfter: time.Second}},
 		"Mode Shared needs a Locker with readers":                              {single, httplock.Rule{Key: "a", Mode: locker.Shared}},
 		"Shared needs a Locker with readers":                                   {single, httplock.Rule{Key: "a", ModeByMethod: true}},
 		"Limit and Weight need a Locker of NewSemaphore":                       {single, httplock.Rule{Key: "a", Limit: 3}},
@@ -150,7 +150,7 @@ func TestRoutesWithoutARuleAreListed(t *testing.T) {
 
 func TestRulesAreDescribed(t *testing.T) {
 	got := httplock.Rules{
-		"post  /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, Idempotency: "{claim.sub}"},
+		"post  /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, Idempotency: "{claim.sub}"},
 		"GET /articles/:slug":   {Key: "article:{param.slug}", ModeByMethod: true, Wait: locker.NoWait},
 		"POST /baskets":         {Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}},
 		"POST /visits":          {NoLock: true},

@@ -29,7 +29,7 @@ import (
 //	POST /visits:
 //	  lock: none                   # this route needs none
 //
-// Further members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
+// Further members are name, ttl, keep-for, end-after, once-for, status, fail-open, lifetime,
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
 // stall-timeout. An unknown or repeated member is an error with its position. A text without rules
 // is an error, too.
@@ -67,9 +67,9 @@ type writtenRule struct {
 	Wait     string   `yaml:"wait"`
 	Limit    int      `yaml:"limit"`
 	Weight   int      `yaml:"weight"`
-	AtLeast  string   `yaml:"at-least"`
-	AtMost   string   `yaml:"at-most"`
-	Once     string   `yaml:"once"`
+	KeepFor  string   `yaml:"keep-for"`
+	EndAfter string   `yaml:"end-after"`
+	OnceFor  string   `yaml:"once-for"`
 	Status   int      `yaml:"status"`
 	FailOpen bool     `yaml:"fail-open"`
 
@@ -113,8 +113,8 @@ func (w writtenRule) rule() (httplock.Rule, error) {
 		member, text string
 		to           *time.Duration
 	}{
-		{"ttl", w.TTL, &r.TTL}, {"wait", w.Wait, &r.Wait}, {"at-least", w.AtLeast, &r.AtLeast}, {"at-most", w.AtMost, &r.AtMost},
-		{"once", w.Once, &r.Once}, {"lifetime", w.Lifetime, &r.Lifetime}, {"stall-timeout", w.StallTimeout, &r.StallTimeout},
+		{"ttl", w.TTL, &r.TTL}, {"wait", w.Wait, &r.Wait}, {"keep-for", w.KeepFor, &r.KeepFor}, {"end-after", w.EndAfter, &r.EndAfter},
+		{"once-for", w.OnceFor, &r.OnceFor}, {"lifetime", w.Lifetime, &r.Lifetime}, {"stall-timeout", w.StallTimeout, &r.StallTimeout},
 	} {
 		if t.text == "" {
 			continue

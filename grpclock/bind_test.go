@@ -74,7 +74,7 @@ func serverOptions(l locker.Locker, opts ...grpclock.Option) func(*grpclock.Rule
 func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // no server is needed, because nothing is sent
 	t.Cleanup(func() { _ = client.Close() })
-	l, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
+	l, err := locker.New(client, locker.WithMaxTTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

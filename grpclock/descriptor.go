@@ -107,12 +107,12 @@ func (r *Rule) time(name protoreflect.Name) *time.Duration {
 		return &r.Wait
 	case "ttl":
 		return &r.TTL
-	case "once":
-		return &r.Once
-	case "at_least":
-		return &r.AtLeast
-	case "at_most":
-		return &r.AtMost
+	case "once_for":
+		return &r.OnceFor
+	case "keep_for":
+		return &r.KeepFor
+	case "end_after":
+		return &r.EndAfter
 	case "max_stall":
 		return &r.MaxStall
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 func Example() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func ExampleFromMap() {
 		shop.Shop_Read_FullMethodName:  {Key: "order:{req.order_id}", Mode: locker.Shared},
 		shop.Shop_Move_FullMethodName:  {Func: grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.GetItem().GetSku() }), Name: "sku"},
 	})
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func ExampleFromMap() {
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 0) // another call holds the lock
-	l, err := locker.New(store)
+	l, err := locker.NewFromStore(store)
 	if err != nil {
 		log.Fatal(err)
 	}

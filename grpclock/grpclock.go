@@ -75,7 +75,7 @@ type guard struct {
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
 	if isNil(l) {
-		return nil, fmt.Errorf("grpclock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", what)
+		return nil, fmt.Errorf("grpclock: %s: the Locker is nil; make one with locker.New, and check its error", what)
 	}
 	if rules == nil {
 		return nil, fmt.Errorf("grpclock: %s: the Rules are nil; give FromDescriptors(), or FromMap", what)
@@ -92,8 +92,8 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 	return g, nil
 }
 
-// errFailed makes locker.Run treat the handler as failed, so that Rule.Once does not mark the work
-// as done.
+// errFailed makes locker.Run treat the handler as failed, so that Rule.OnceFor does not mark the
+// work as done.
 var errFailed = errors.New("the handler failed")
 
 // unary is the interceptor for unary calls. A call ends in one of these ways:

@@ -223,7 +223,7 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 // expired. Other callers get Unavailable. When the server continues, calls succeed again.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
-	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))
+	l, err := locker.New(server.Client(t), locker.WithTTL(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

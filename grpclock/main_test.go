@@ -141,7 +141,7 @@ func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclo
 // redisLocker makes a Locker on the Redis that all tests share.
 func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
+	l, err := locker.New(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
 	if err != nil {
 		t.Fatal(err)
 	}

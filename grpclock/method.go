@@ -65,7 +65,7 @@ func (m *method) describe(g *guard) string {
 	if m.idempotency != nil {
 		locks = append(locks, m.idempotency.String())
 	}
-	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.Once), strings.Join(locks, ", ")}
+	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.OnceFor), strings.Join(locks, ", ")}
 	return strings.Join(row, "\t")
 }
 
@@ -102,7 +102,7 @@ func describe(fullMethod string) protoreflect.MethodDescriptor {
 func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
 	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
 		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
-		AtLeast: rule.AtLeast, AtMost: rule.AtMost, Once: rule.Once, Limit: rule.Limit, Weight: rule.Weight,
+		KeepFor: rule.KeepFor, EndAfter: rule.EndAfter, OnceFor: rule.OnceFor, Limit: rule.Limit, Weight: rule.Weight,
 	}}
 	if m.err = rule.check(); m.err != nil {
 		return m
@@ -177,17 +177,17 @@ func (r *Rule) check() error {
 		value, least time.Duration
 	}{
 		{"ttl", r.TTL, shortestTTL},
-		{"once", r.Once, time.Millisecond},
-		{"at_least", r.AtLeast, time.Millisecond},
-		{"at_most", r.AtMost, time.Millisecond},
+		{"once_for", r.OnceFor, time.Millisecond},
+		{"keep_for", r.KeepFor, time.Millisecond},
+		{"end_after", r.EndAfter, time.Millisecond},
 		{"max_stall", r.MaxStall, time.Millisecond},
 	} {
 		if t.value != 0 && t.value < t.least {
 			return fmt.Errorf("%s is %v; the shortest is %v, leave it out for none", t.what, t.value, t.least)
 		}
 	}
-	if r.AtMost != 0 && r.AtMost < r.AtLeast {
-		return fmt.Errorf("at_most %v is shorter than at_least %v", r.AtMost, r.AtLeast)
+	if r.EndAfter != 0 && r.EndAfter < r.KeepFor {
+		return fmt.Errorf("end_after %v is shorter than keep_for %v", r.EndAfter, r.KeepFor)
 	}
 	return nil
 }

@@ -115,8 +115,8 @@ func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call
-// succeeded, but the server has not confirmed that the mark of Rule.Once, or the answer, is stored.
-// The function see is for logs and counters. ctx is the context of the call, so it has the
+// succeeded, but the server has not confirmed that the mark of Rule.OnceFor, or the answer, is
+// stored. The function see is for logs and counters. ctx is the context of the call, so it has the
 // surrounding span. With several WithObserves, all their functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }

@@ -250,7 +250,8 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 // client gets the handler's reply.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
-		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
+		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
+		// written.
 		g.report(ctx, problem(ctx, c, err, g.busy))
 		return nil
 	}

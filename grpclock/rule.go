@@ -37,9 +37,9 @@ type Rule struct {
 	// Wait is how long a call waits for its locks. With locker.NoWait, the call does not wait.
 	// Default: [WithWait].
 	Wait time.Duration
-	// TTL, AtLeast, AtMost and Once have the same meaning as in [locker.Rule]. Default of TTL: the
-	// value of [WithTTL].
-	TTL, AtLeast, AtMost, Once time.Duration
+	// TTL, KeepFor, EndAfter and OnceFor have the same meaning as in [locker.Rule]. Default of TTL:
+	// the value of [WithTTL].
+	TTL, KeepFor, EndAfter, OnceFor time.Duration
 	// Limit is how many units of a key may be held at once, and Weight how many units a call
 	// takes: see [locker.Rule]. They need a Locker of locker.NewSemaphore.
 	Limit, Weight int

@@ -64,8 +64,8 @@ func TestTheAnnotationSaysWhatToLock(t *testing.T) {
 		for method, want := range map[string]locker.Rule{
 			shop.Shop_Place_FullMethodName: {Key: "order:4%3A2", Name: "order", Wait: locker.NoWait},
 			shop.Shop_Wait_FullMethodName:  {Key: "order:4%3A2", Name: "order", Wait: time.Hour},
-			shop.Shop_Move_FullMethodName:  {Key: "move:acme%3Aeu:screw", Name: "stock", Wait: 5 * time.Second, TTL: 7 * time.Second, AtMost: time.Minute},
-			shop.Shop_Once_FullMethodName:  {Key: "once:4%3A2", Name: "once", Wait: locker.NoWait, Once: time.Minute},
+			shop.Shop_Move_FullMethodName:  {Key: "move:acme%3Aeu:screw", Name: "stock", Wait: 5 * time.Second, TTL: 7 * time.Second, EndAfter: time.Minute},
+			shop.Shop_Once_FullMethodName:  {Key: "once:4%3A2", Name: "once", Wait: locker.NoWait, OnceFor: time.Minute},
 		} {
 			got, err := asked(t, rules, method, &shop.Order{OrderId: "4:2", Item: &shop.Item{Sku: "screw"}})
 			if err != nil || got != want {
@@ -150,8 +150,8 @@ func TestBindFindsEveryMistake(t *testing.T) {
 		"a function of another":    {grpclock.Rule{Func: byOther}, `the Func makes keys of latchkit.shop.v1.Item, and the request is a latchkit.shop.v1.Order`},
 		"a wait of -2":             {grpclock.Rule{Key: "k", Wait: -2}, `the wait is -2ns`},
 		"a short ttl":              {grpclock.Rule{Key: "k", TTL: 1}, `ttl is 1ns; the shortest is 10ms`},
-		"a negative once":          {grpclock.Rule{Key: "k", Once: -time.Second}, `once is -1s`},
-		"at most before at least":  {grpclock.Rule{Key: "k", AtLeast: 2 * time.Second, AtMost: time.Second}, `at_most 1s is shorter than at_least 2s`},
+		"a negative once":          {grpclock.Rule{Key: "k", OnceFor: -time.Second}, `once_for is -1s`},
+		"at most before at least":  {grpclock.Rule{Key: "k", KeepFor: 2 * time.Second, EndAfter: time.Second}, `end_after 1s is shorter than keep_for 2s`},
 		"an odd mode":              {grpclock.Rule{Key: "k", Mode: 7}, `the mode 7`},
 		"an HMAC without a secret": {grpclock.Rule{Key: "k:{req.order_id|hmac}"}, `there is no secret`},
 	} {
@@ -225,9 +225,9 @@ func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
 		"wait is -1 s":                       {Key: "k", Wait: durationpb.New(-time.Second)},
 		"ttl is 0; the shortest":             {Key: "k", Ttl: &durationpb.Duration{}},
 		"ttl is 1ns":                         {Key: "k", Ttl: &durationpb.Duration{Nanos: 1}},
-		"once is 1 s and -1 ns":              {Key: "k", Once: &durationpb.Duration{Seconds: 1, Nanos: -1}},
-		"at_least is 0":                      {Key: "k", AtLeast: &durationpb.Duration{}},
-		"at_most is 400000000000 s":          {Key: "k", AtMost: &durationpb.Duration{Seconds: 400000000000}},
+		"once_for is 1 s and -1 ns":              {Key: "k", OnceFor: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+		"keep_for is 0":                      {Key: "k", KeepFor: &durationpb.Duration{}},
+		"end_after is 400000000000 s":        {Key: "k", EndAfter: &durationpb.Duration{Seconds: 400000000000}},
 		"a field that this version does not": unknown,
 		"Weight 4 is more than the Limit":    {Key: "k", Limit: 3, Weight: 4},
 		"the message PACKAGE.Request has":    {Key: "k:{req.nope}"},

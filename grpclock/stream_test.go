@@ -385,7 +385,7 @@ func TestAStreamThatIsOverIsForgotten(t *testing.T) {
 
 func TestCloseEndsStreamsThatWait(t *testing.T) {
 	h := streaming{make(chan struct{}), make(chan context.Context, 1)}
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@
 //
 //	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
 //	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
-//	already-done            409  Rule.Once: the work was done before
+//	already-done            409  Rule.OnceFor: the work was done before
 //	invalid-key             400  a part of the key is missing or not allowed, or the body is broken
 //	body-too-large          413  the body is larger than WithMaxBody
 //	unsupported-media-type  415  the key needs JSON; see WithBodyTypes

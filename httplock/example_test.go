@@ -16,7 +16,7 @@ import (
 // A handler of net/http runs for one request per order at a time.
 func ExampleNew() {
 	store := lockertest.NewMemory()
-	l, err := locker.New(store)
+	l, err := locker.NewFromStore(store)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestDoneWorkEndsAnOutage(t *testing.T) {
 		store := lockertest.NewMemory()
 		var runs atomic.Int32
 		h := httplock.New(distant{lockertest.NewLocker(t, store)}, "order:42", httplock.WithFailOpen(),
-			httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = 24 * time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = 24 * time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			runs.Add(1)
 			w.WriteHeader(http.StatusNoContent)
 		}))

@@ -46,7 +46,7 @@ func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handl
 
 func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) {
 	if isNil(l) {
-		return nil, errors.New("the Locker is nil; make one with locker.NewSingle, and check its error")
+		return nil, errors.New("the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -227,13 +227,13 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	// no end.
 	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
 	if m.buffers() {
-		rule.AtMost = cmp.Or(rule.AtMost, alone)
+		rule.EndAfter = cmp.Or(rule.EndAfter, alone)
 	}
 	return rule
 }
 
-// alone is a time that is longer than any request lasts. If a Rule has this time as its AtMost, the
-// lease is not handed off inside the process. So the lease is released at the server, and the
+// alone is a time that is longer than any request lasts. If a Rule has this time as its EndAfter,
+// the lease is not handed off inside the process. So the lease is released at the server, and the
 // server's answer proves that the lease was held until then.
 const alone = 365 * 24 * time.Hour
 

@@ -45,7 +45,7 @@ func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 	sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 	var services []*httptest.Server
 	for range 2 {
-		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
+		l, err := locker.New(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
 		if err != nil {
 			t.Fatal(err)
 		}

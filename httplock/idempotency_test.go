@@ -288,7 +288,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 	scope := httplock.Key(fmt.Sprintf("many-%d", time.Now().UnixNano()))
 	for range 2 {
 		client := server.Client(t)
-		l, err := locker.NewSingle(client, locker.WithPrefix(t.Name()+":"))
+		l, err := locker.New(client, locker.WithPrefix(t.Name()+":"))
 		if err != nil {
 			t.Fatal(err)
 		}

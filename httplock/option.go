@@ -255,8 +255,8 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 	}
 }
 
-// WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done.
-// Default: requests with a status below 400 have succeeded.
+// WithSuccess says which requests have succeeded, so that Rule.OnceFor remembers their work as
+// done. Default: requests with a status below 400 have succeeded.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
 		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
@@ -265,10 +265,10 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	}
 }
 
-// WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
-// Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
-// in order. A Key that adjust sets is used as it is: values in it are not encoded as in a template.
-// Make it with [key.Of] if a client can choose a part of it.
+// WithRule lets adjust change the Rule of a request: its Mode, OnceFor or EndAfter. If adjust
+// leaves Wait or Name empty, the middleware's value is used. With several WithRules, their
+// functions run in order. A Key that adjust sets is used as it is: values in it are not encoded as
+// in a template. Make it with [key.Of] if a client can choose a part of it.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	return func(c *config) {
 		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {

@@ -203,8 +203,8 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	case errors.Is(err, errResponseTooLarge):
 		with = tooLong
 	case !m.buffers() && m.store == nil:
-		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
-		// The handler's reply is sent.
+		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
+		// written. The handler's reply is sent.
 		m.report(r, unavailable.problem(err))
 		return
 	}

@@ -34,9 +34,9 @@ type Rule struct {
 	Wait         time.Duration // see WithWait
 	Limit        int           // how many units may be held at once, with a Locker of locker.NewSemaphore; see locker.Rule
 	Weight       int           // how many units a request takes; see locker.Rule
-	AtLeast      time.Duration // see locker.Rule
-	AtMost       time.Duration // see locker.Rule
-	Once         time.Duration // see locker.Rule
+	KeepFor      time.Duration // see locker.Rule
+	EndAfter     time.Duration // see locker.Rule
+	OnceFor      time.Duration // see locker.Rule
 	Status       int           // see WithStatus
 	FailOpen     bool          // see WithFailOpen
 
@@ -72,9 +72,9 @@ func (r Rule) Options() []Option {
 	add(r.Limit != 0 || r.Weight != 0, withFixed(func(rule *locker.Rule) {
 		rule.Limit, rule.Weight = cmp.Or(r.Limit, rule.Limit), cmp.Or(r.Weight, rule.Weight)
 	}))
-	add(r.Mode != 0 || r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0, withFixed(func(rule *locker.Rule) {
+	add(r.Mode != 0 || r.KeepFor != 0 || r.EndAfter != 0 || r.OnceFor != 0, withFixed(func(rule *locker.Rule) {
 		rule.Mode = max(rule.Mode, r.Mode)
-		rule.AtLeast, rule.AtMost, rule.Once = cmp.Or(r.AtLeast, rule.AtLeast), cmp.Or(r.AtMost, rule.AtMost), cmp.Or(r.Once, rule.Once)
+		rule.KeepFor, rule.EndAfter, rule.OnceFor = cmp.Or(r.KeepFor, rule.KeepFor), cmp.Or(r.EndAfter, rule.EndAfter), cmp.Or(r.OnceFor, rule.OnceFor)
 	}))
 	return opts
 }
@@ -153,7 +153,7 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	case r.Mode > locker.Shared:
 		return nil, fmt.Errorf("its Mode %d is neither Exclusive nor Shared", r.Mode)
 	}
-	for field, value := range map[string]time.Duration{"AtLeast": r.AtLeast, "AtMost": r.AtMost, "Once": r.Once} {
+	for field, value := range map[string]time.Duration{"KeepFor": r.KeepFor, "EndAfter": r.EndAfter, "OnceFor": r.OnceFor} {
 		if value != 0 && value < time.Millisecond {
 			return nil, fmt.Errorf("its %s is %v; give at least 1ms, or 0 to leave it out", field, value)
 		}
@@ -232,7 +232,7 @@ func (rs Rules) Describe() string {
 			route = n
 		}
 		r := rs[name]
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", route, r.lock(), said(r.Wait), said(r.TTL), said(r.Once), cmp.Or(string(r.Idempotency), "-"))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", route, r.lock(), said(r.Wait), said(r.TTL), said(r.OnceFor), cmp.Or(string(r.Idempotency), "-"))
 	}
 	_ = w.Flush()
 	return b.String()

@@ -104,12 +104,12 @@ func TestALongResponseHasItsTrailers(t *testing.T) {
 	}
 }
 
-// A handler that copies an empty source to the ResponseWriter has replied. So with Rule.Once, the
-// work counts as done.
+// A handler that copies an empty source to the ResponseWriter has replied. So with Rule.OnceFor,
+// the work counts as done.
 func TestACopyOfAnEmptySourceIsAReply(t *testing.T) {
 	runs := 0
 	h := httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:42",
-		httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs++
 		_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("")})
 	}))

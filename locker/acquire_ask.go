@@ -208,11 +208,11 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		unclear: a.ticket.token.state == tokenUnclear, posted: a.ticket.expected, cohort: a.cohort, signed: a.caller.meta, contended: !a.waiting.busySince.IsZero() || handoffTTL > 0,
 		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
 	}
-	if a.caller.rule.AtMost != 0 {
-		f.hold.atMostEnd = instantOf(start).plus(a.caller.rule.AtMost)
+	if a.caller.rule.EndAfter != 0 {
+		f.hold.atMostEnd = instantOf(start).plus(a.caller.rule.EndAfter)
 	}
-	if a.caller.rule.AtLeast != 0 {
-		f.hold.keepUntil = instantOf(now).plus(a.caller.rule.AtLeast)
+	if a.caller.rule.KeepFor != 0 {
+		f.hold.keepUntil = instantOf(now).plus(a.caller.rule.KeepFor)
 	}
 	if a.caller.rule.Mode == Shared {
 		f.hold.claim.Fence = g.Fence

@@ -64,23 +64,23 @@ func TestInvalidRulesSendNothing(t *testing.T) {
 		want error
 		text string
 	}{
-		"empty key":             {locker.Rule{}, locker.ErrInvalidKey, "empty"},
-		"over-long key":         {locker.Rule{Key: long}, locker.ErrInvalidKey, "512"},
-		"reserved key":          {locker.Rule{Key: "latchkit:f:{1}"}, locker.ErrInvalidKey, "latchkit:"},
-		"brace without a tag":   {locker.Rule{Key: "a}b"}, locker.ErrInvalidKey, "slot"},
-		"empty tag":             {locker.Rule{Key: "a{}b"}, locker.ErrInvalidKey, "slot"},
-		"negative TTL":          {locker.Rule{Key: "a", TTL: -time.Second}, locker.ErrInvalidRule, "TTL"},
-		"sub-millisecond TTL":   {locker.Rule{Key: "a", TTL: time.Microsecond}, locker.ErrInvalidRule, "1ms"},
-		"sub-millisecond Once":  {locker.Rule{Key: "a", Once: time.Microsecond}, locker.ErrInvalidRule, "Once"},
-		"endless TTL":           {locker.Rule{Key: "a", TTL: math.MaxInt64}, locker.ErrInvalidRule, "10 years"},
-		"endless Once":          {locker.Rule{Key: "a", Once: math.MaxInt64}, locker.ErrInvalidRule, "Once"},
-		"negative AtLeast":      {locker.Rule{Key: "a", AtLeast: -1}, locker.ErrInvalidRule, "AtLeast"},
-		"negative AtMost":       {locker.Rule{Key: "a", AtMost: -1}, locker.ErrInvalidRule, "AtMost"},
-		"negative Wait":         {locker.Rule{Key: "a", Wait: -2}, locker.ErrInvalidRule, "NoWait"},
-		"AtMost before AtLeast": {locker.Rule{Key: "a", AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule, "AtLeast"},
-		"TTL above the limit":   {locker.Rule{Key: "a", TTL: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
-		"AtLeast above it":      {locker.Rule{Key: "a", AtLeast: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
-		"no such mode":          {locker.Rule{Key: "a", Mode: 7}, locker.ErrInvalidRule, "Mode"},
+		"empty key":               {locker.Rule{}, locker.ErrInvalidKey, "empty"},
+		"over-long key":           {locker.Rule{Key: long}, locker.ErrInvalidKey, "512"},
+		"reserved key":            {locker.Rule{Key: "latchkit:f:{1}"}, locker.ErrInvalidKey, "latchkit:"},
+		"brace without a tag":     {locker.Rule{Key: "a}b"}, locker.ErrInvalidKey, "slot"},
+		"empty tag":               {locker.Rule{Key: "a{}b"}, locker.ErrInvalidKey, "slot"},
+		"negative TTL":            {locker.Rule{Key: "a", TTL: -time.Second}, locker.ErrInvalidRule, "TTL"},
+		"sub-millisecond TTL":     {locker.Rule{Key: "a", TTL: time.Microsecond}, locker.ErrInvalidRule, "1ms"},
+		"sub-millisecond OnceFor": {locker.Rule{Key: "a", OnceFor: time.Microsecond}, locker.ErrInvalidRule, "OnceFor"},
+		"endless TTL":             {locker.Rule{Key: "a", TTL: math.MaxInt64}, locker.ErrInvalidRule, "10 years"},
+		"endless OnceFor":         {locker.Rule{Key: "a", OnceFor: math.MaxInt64}, locker.ErrInvalidRule, "OnceFor"},
+		"negative KeepFor":        {locker.Rule{Key: "a", KeepFor: -1}, locker.ErrInvalidRule, "KeepFor"},
+		"negative EndAfter":       {locker.Rule{Key: "a", EndAfter: -1}, locker.ErrInvalidRule, "EndAfter"},
+		"negative Wait":           {locker.Rule{Key: "a", Wait: -2}, locker.ErrInvalidRule, "NoWait"},
+		"EndAfter before KeepFor": {locker.Rule{Key: "a", KeepFor: 2 * time.Second, EndAfter: time.Second}, locker.ErrInvalidRule, "KeepFor"},
+		"TTL above the limit":     {locker.Rule{Key: "a", TTL: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
+		"KeepFor above it":        {locker.Rule{Key: "a", KeepFor: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
+		"no such mode":            {locker.Rule{Key: "a", Mode: 7}, locker.ErrInvalidRule, "Mode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -103,7 +103,7 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		for _, key := range []string{"{tag}rest", "a{tag}}b", "ключ", "with space\x00and more"} {
-			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, AtLeast: time.Minute}))
+			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, KeepFor: time.Minute}))
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
 		// A TTL of 1 ms is valid. But the holder does not use the last 2 ms of a lease (the
@@ -129,15 +129,15 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := locker.New(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.text) {
+			if _, err := locker.NewFromStore(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("%v, want it to name %s", err, tc.text)
 			}
 		})
 	}
-	if _, err := locker.New(nil); err == nil {
+	if _, err := locker.NewFromStore(nil); err == nil {
 		t.Fatal("a nil Store was accepted")
 	}
-	if _, err := locker.New((*lockertest.Memory)(nil)); err == nil {
+	if _, err := locker.NewFromStore((*lockertest.Memory)(nil)); err == nil {
 		t.Fatal("a nil pointer was accepted as a Store")
 	}
 }

@@ -80,7 +80,7 @@ func (a *acquisition) giveUp(reason error) error {
 	case seen && reason == errWaitOver && a.caller.laterKey != "":
 		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, printable(a.caller.laterKey)), a.retryAfter())
 	case seen && reason == errWaitOver && a.caller.alreadyReads:
-		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set AtLeast, AtMost and Once on the outer lease", ErrBusy), a.retryAfter())
+		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set KeepFor, EndAfter and OnceFor on the outer lease", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:

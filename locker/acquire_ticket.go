@@ -41,7 +41,7 @@ type ticket struct {
 func (a *acquisition) prepare() {
 	a.ticket.claim = store.Claim{
 		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
-		Limit: a.caller.rule.Limit, Weight: a.caller.rule.Weight, Metadata: a.caller.meta, Once: a.caller.rule.Once,
+		Limit: a.caller.rule.Limit, Weight: a.caller.rule.Weight, Metadata: a.caller.meta, OnceFor: a.caller.rule.OnceFor,
 	}
 	if a.cohort != nil && a.caller.rule.Mode == Exclusive {
 		a.ticket.claim.FenceCount = a.caller.engine.cfg.handoffs
@@ -67,9 +67,9 @@ func (a *acquisition) prepareQueue(inbox string) {
 	c := &a.ticket.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
 	// If the holder will renew the lease, the server first hands it over for a short time. But a
-	// lease with AtLeast is handed over for its full time, because it must outlast a crash of its
+	// lease with KeepFor is handed over for its full time, because it must outlast a crash of its
 	// holder.
-	if a.caller.engine.cfg.renewal && a.caller.rule.AtLeast == 0 && (a.caller.rule.AtMost == 0 || a.caller.rule.AtMost > c.TTL) {
+	if a.caller.engine.cfg.renewal && a.caller.rule.KeepFor == 0 && (a.caller.rule.EndAfter == 0 || a.caller.rule.EndAfter > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
 	a.ticket.expectAt(a.caller.engine, inbox)

@@ -32,7 +32,7 @@ func (l *Lease) Inspect(ctx context.Context) (Info, error) {
 	return l.engine.Inspect(ctx, l.root().rule.Key)
 }
 
-// Keys returns, sorted, the keys that now have a holder or waiters or are kept by Rule.AtLeast.
+// Keys returns, sorted, the keys that now have a holder or waiters or are kept by Rule.KeepFor.
 // pattern is a glob-style pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at
 // every key of the server, in many steps that do not block the server (SCAN). On a server with many
 // keys, Keys takes seconds, so use it for operators and not in each request. A key that is locked

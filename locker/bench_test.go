@@ -27,7 +27,7 @@ func BenchmarkRunInMemory(b *testing.B) {
 }
 
 func BenchmarkAcquireRelease(b *testing.B) {
-	l, err := locker.NewSingle(redistest.Shared(b).Client(b))
+	l, err := locker.New(redistest.Shared(b).Client(b))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
 
 func contend(b *testing.B, opts ...locker.SingleOption) {
-	l, err := locker.NewSingle(redistest.Shared(b).Client(b), opts...)
+	l, err := locker.New(redistest.Shared(b).Client(b), opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func BenchmarkManyCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		for name, options := range map[string]func(*redis.Options){"direct": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "by flight": func(*redis.Options) {}} {
 			b.Run(fmt.Sprintf("%d/%s", callers, name), func(b *testing.B) {
-				l, err := locker.NewSingle(redistest.Shared(b).Client(b, options))
+				l, err := locker.New(redistest.Shared(b).Client(b, options))
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -14,7 +14,7 @@ import (
 
 func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, err := locker.New(store)
+		l, err := locker.NewFromStore(store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 
 func TestCloseIsBoundedByItsContext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.New(store)
+		l, _ := locker.NewFromStore(store)
 		hold := make(chan struct{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -91,7 +91,7 @@ func TestCloseIsBoundedByItsContext(t *testing.T) {
 
 func TestCloseFinishesUndos(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.New(store)
+		l, _ := locker.NewFromStore(store)
 		store.LoseReplies(locker.OpAcquire, 1)
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
@@ -108,7 +108,7 @@ func TestCloseFinishesUndos(t *testing.T) {
 
 func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.New(store)
+		l, _ := locker.NewFromStore(store)
 		store.LoseReplies(locker.OpAcquire, 1)
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
@@ -125,7 +125,7 @@ func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 
 func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.New(store)
+		l, _ := locker.NewFromStore(store)
 		store.Delay(locker.OpAcquire, time.Second)
 		ended := make(chan error, 1)
 		go func() {

@@ -137,7 +137,7 @@ func (cs *cohorts) init(e *Engine) {
 }
 
 // share returns the terms on which callers with the rule r share a lease. share also returns
-// whether such callers share a lease at all. AtLeast, AtMost, Once and WithoutRenewal concern
+// whether such callers share a lease at all. KeepFor, EndAfter, OnceFor and WithoutRenewal concern
 // one caller's lease, so callers with these settings do not share. A writer with NoWait asks
 // the server itself. Readers share a lease even with NoWait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {

@@ -21,7 +21,7 @@ import (
 //	the hold is lost         the contexts of all its readers end
 //	a reader acquires again  it uses the same hold, even while the phase is closed: the writer waits
 //	                         for this reader, so the reader must not wait for the writer. With
-//	                         AtLeast, AtMost or Once the reader asks the server, once
+//	                         KeepFor, EndAfter or OnceFor the reader asks the server, once
 //
 // A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 

@@ -82,7 +82,7 @@ func TestAReaderWithAtMostEndsAloneAndAKeptOneKeepsWritersOut(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		bounded, kept := reading, reading
-		bounded.AtMost, kept.AtLeast = time.Minute, 2*time.Minute
+		bounded.EndAfter, kept.KeepFor = time.Minute, 2*time.Minute
 		start := time.Now()
 		short, other := acquire(t, ls[0], bounded), acquire(t, ls[0], reading)
 		long := acquire(t, ls[0], kept)

@@ -138,9 +138,9 @@ func TestAHoldOfReadersThatIsNotSoundIsNotShared(t *testing.T) {
 func TestTermsOfReaders(t *testing.T) {
 	longer, bounded, kept, once := reading, reading, reading, reading
 	longer.TTL = time.Hour
-	bounded.AtMost = time.Hour
-	kept.AtLeast = time.Second
-	once.Once = time.Minute
+	bounded.EndAfter = time.Hour
+	kept.KeepFor = time.Second
+	once.OnceFor = time.Minute
 	for name, tc := range map[string]struct {
 		rule   locker.Rule
 		option locker.Option
@@ -150,9 +150,9 @@ func TestTermsOfReaders(t *testing.T) {
 		"NoWait":          {rule: patient(reading, locker.NoWait), shares: true},
 		"a Wait":          {rule: patient(reading, time.Second), shares: true},
 		"another TTL":     {rule: longer},
-		"AtMost":          {rule: bounded},
-		"AtLeast":         {rule: kept},
-		"Once":            {rule: once},
+		"EndAfter":        {rule: bounded},
+		"KeepFor":         {rule: kept},
+		"OnceFor":         {rule: once},
 		"WithFair":        {rule: reading, option: locker.WithFair()},
 		"WithoutQueue":    {rule: reading, option: locker.WithoutQueue()},
 		"WithoutRenewal":  {rule: reading, option: locker.WithoutRenewal()},

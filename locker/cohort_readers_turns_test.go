@@ -202,14 +202,14 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A reader whose Rule has other terms, here an AtMost, cannot share the lease that it already has,
-// and needs a lease of its own. If a writer waits, such a reader is refused at once.
+// A reader whose Rule has other terms, here an EndAfter, cannot share the lease that it already
+// has, and needs a lease of its own. If a writer waits, such a reader is refused at once.
 func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		outer := acquire(t, ls[0], reading)
 		own := reading
-		own.AtMost = 10 * time.Second
+		own.EndAfter = 10 * time.Second
 		inner, err := ls[0].Acquire(outer.Context(), own)
 		if err != nil {
 			t.Fatal(err)

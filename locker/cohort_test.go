@@ -138,10 +138,10 @@ func TestAStreakEnds(t *testing.T) {
 
 func TestOnlyEqualTermsShare(t *testing.T) {
 	for name, rule := range map[string]locker.Rule{
-		"TTL":     {Key: "a", TTL: time.Minute},
-		"AtLeast": {Key: "a", AtLeast: time.Millisecond},
-		"AtMost":  {Key: "a", AtMost: time.Hour},
-		"Once":    {Key: "a", Once: time.Minute},
+		"TTL":      {Key: "a", TTL: time.Minute},
+		"KeepFor":  {Key: "a", KeepFor: time.Millisecond},
+		"EndAfter": {Key: "a", EndAfter: time.Hour},
+		"OnceFor":  {Key: "a", OnceFor: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {

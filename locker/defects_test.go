@@ -131,7 +131,7 @@ func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	spy := &wire{Client: redistest.Shared(t).Client(t)}
 	l := newSingle(t, spy)
-	lease := acquire(t, l, locker.Rule{Key: "defect:9", TTL: 300 * time.Millisecond, AtLeast: 10 * time.Millisecond, Once: time.Millisecond})
+	lease := acquire(t, l, locker.Rule{Key: "defect:9", TTL: 300 * time.Millisecond, KeepFor: 10 * time.Millisecond, OnceFor: time.Millisecond})
 	first := lease.Expires()
 	eventually(t, "the lease is renewed", func() bool { return lease.Expires().After(first) })
 	if err := lease.Complete(t.Context()); err != nil {

@@ -17,7 +17,7 @@ import (
 
 // An Engine turns a [Store] into a [Locker]. The Engine makes the tokens, keeps the deadlines,
 // waits, renews, and undoes unclear calls. The Store only makes atomic steps. Make an Engine with
-// [New] or a constructor such as [NewSingle], share it, and Close it when the service stops.
+// [New] or another constructor, share it, and Close it when the service stops.
 type Engine struct {
 	store    Store
 	readers  store.Downgrader // the Store as a Downgrader; nil: the Store has no readers
@@ -54,11 +54,11 @@ type Engine struct {
 	cancelBackground context.CancelFunc
 }
 
-// New returns a Locker on s. The constructors for each kind of lock call New. Call New yourself for
-// a Store of your own.
-func New(s Store, opts ...Option) (*Engine, error) {
+// NewFromStore returns a Locker on s. The other constructors make a Store
+// of their kind of lock and call NewFromStore. Call NewFromStore for a Store of your own.
+func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 	if typednil.Is(s) {
-		return nil, errors.New("latchkit: New: the Store is nil")
+		return nil, errors.New("latchkit: NewFromStore: the Store is nil")
 	}
 	cfg, err := configure(opts, Option.set)
 	if err != nil {

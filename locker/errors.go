@@ -16,7 +16,7 @@ var (
 	// ErrBusy: another holder has the key, and the wait is over. Error.RetryAfter says when to try
 	// again.
 	ErrBusy = errors.New("another holder has the lock")
-	// ErrDone: the Rule has Once, and the work is done already.
+	// ErrDone: the Rule has OnceFor, and the work is done already.
 	ErrDone = errors.New("the work was done already")
 	// ErrTooManyWaiters: WithMaxWaiters is reached for this key in this process.
 	ErrTooManyWaiters = errors.New("too many callers wait for the lock")
@@ -25,7 +25,7 @@ var (
 	ErrLost = errors.New("the lock was lost")
 	// ErrRevoked: an operator called Revoke. errors.Is(err, ErrLost) is true as well.
 	ErrRevoked error = revoked{}
-	// ErrExpired: the lease reached its AtMost, or the lease is never renewed and reached the end
+	// ErrExpired: the lease reached its EndAfter, or the lease is never renewed and reached the end
 	// of its TTL.
 	ErrExpired = errors.New("the lease reached its maximum duration")
 	// ErrReleased is the cause of a context whose lease was released.
@@ -62,7 +62,7 @@ func (revoked) Is(target error) bool { return target == ErrLost }
 type Error struct {
 	Op  Op
 	Key string
-	// RetryAfter is the time after which another try may succeed. If Rule.AtLeast keeps the key,
+	// RetryAfter is the time after which another try may succeed. If Rule.KeepFor keeps the key,
 	// RetryAfter is the time for which the key is kept. Otherwise it is an estimate of at most 2 s,
 	// to which up to a quarter is added as jitter. The estimate uses how long the holder has held
 	// the key, how long leases with this Rule.Name were held in this process, and the place in the

@@ -41,17 +41,17 @@ func ExampleRun() {
 
 func ExampleRule() {
 	// At most one run a day, on the machine that starts first; a failed run may be repeated.
-	_ = locker.Rule{Key: "report:2026-11-21", Wait: locker.NoWait, Once: 24 * time.Hour}
+	_ = locker.Rule{Key: "report:2026-11-21", Wait: locker.NoWait, OnceFor: 24 * time.Hour}
 	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s
 	// even if the job is quick.
-	_ = locker.Rule{Key: "cron:cleanup", Wait: locker.NoWait, AtLeast: 5 * time.Second}
+	_ = locker.Rule{Key: "cron:cleanup", Wait: locker.NoWait, KeepFor: 5 * time.Second}
 	// A lease of 10 s that no process renews: tryLock(wait, lease).
-	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, AtMost: 10 * time.Second}
+	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, EndAfter: 10 * time.Second}
 }
 
 func ExampleNewSingle_options() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	l, err := locker.NewSingle(client,
+	l, err := locker.New(client,
 		locker.WithMaxWaiters(100),                            // for each key; then ErrTooManyWaiters, at once
 		locker.WithAdaptiveTTL(2*time.Second, 30*time.Second), // after a crash, the next waiter waits for 2 s on a healthy network
 	)
@@ -64,7 +64,7 @@ func ExampleNewSingle_options() {
 // A Locker on Sentinel, with leases that count only when a replica has them.
 func ExampleNewSingle_sentinel() {
 	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
-	l, err := locker.NewSingle(
+	l, err := locker.New(
 		redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: sentinels}),
 		locker.WithReplicaAck(1, 500*time.Millisecond),
 	)
@@ -77,7 +77,7 @@ func ExampleNewSingle_sentinel() {
 // WithoutQueue is for the time in which another library still polls for the same keys.
 func ExampleWithoutQueue() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	l, err := locker.NewSingle(client, locker.WithoutQueue())
+	l, err := locker.New(client, locker.WithoutQueue())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func ExampleNewReadWrite() {
 
 // A writer that has finished writing lets readers in, but no other writer.
 func ExampleLease_Downgrade() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func ExampleLease_Downgrade() {
 }
 
 func ExampleEngine_Acquire() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,7 +14,7 @@ type renewal struct {
 	sharers    map[*Lease]bool // the other users
 	renewTTL   time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
-	atMostEnd  instant         // the time at which AtMost is over; 0: there is no AtMost
+	atMostEnd  instant         // the time at which EndAfter is over; 0: there is no EndAfter
 	deadline   instant         // the local, conservative time at which the hold is over
 	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
 	renewAt    instant         // when the next renewal is due, if one will be sent

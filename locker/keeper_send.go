@@ -45,7 +45,7 @@ func (k *keeper) send(due []*hold) {
 }
 
 // renewalAt returns the claim of a renewal that is sent at the time now. The claim asks for ttl, or
-// less if AtMost ends the lease before. The caller holds the keeper's mutex.
+// less if EndAfter ends the lease before. The caller holds the keeper's mutex.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	if h.atMostEnd != 0 {
 		ttl = max(min(ttl, h.atMostEnd.sub(instantOf(now))), time.Millisecond)

@@ -59,7 +59,7 @@ func (l *Lease) AwaitRelease() {
 // mayLeave reports whether Run may return before the answer to the release.
 func (l *Lease) mayLeave() bool {
 	e := l.engine
-	if e.departures.steps == nil || l.part != nil || l.rule.Once != 0 || l.rule.AtLeast != 0 || e.isClosing() {
+	if e.departures.steps == nil || l.part != nil || l.rule.OnceFor != 0 || l.rule.KeepFor != 0 || e.isClosing() {
 		return false
 	}
 	l.mu.Lock()

@@ -52,7 +52,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 		"one server": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
 			c, hook := redistest.Start(t).Client(t, endCallsWithContext), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
+			l, err := locker.New(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 		"flights only": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
 			c, hook := redistest.Start(t).Client(t), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
+			l, err := locker.New(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +78,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 		},
 		"cluster": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
 			c := redistest.StartCluster(t).Client(t, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true })
-			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
+			l, err := locker.New(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +157,7 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := server.Client(t, endCallsWithContext)
-	l, err := locker.NewSingle(c, locker.WithBackgroundRelease())
+	l, err := locker.New(c, locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 // release as a proof, Run waits for the answer and reports the loss.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
-	l, err := locker.NewSingle(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease())
+	l, err := locker.New(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 	server := redistest.Start(t)
 	warned := func(c locker.Client) (n int) {
 		var recorder lockertest.Recorder
-		l, err := locker.NewSingle(c, locker.WithObserver(&recorder))
+		l, err := locker.New(c, locker.WithObserver(&recorder))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
 	t.Parallel()
 	var cancel context.CancelFunc
-	l, err := locker.NewSingle(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease(),
+	l, err := locker.New(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease(),
 		locker.WithMetadata(func(context.Context) string {
 			if cancel != nil {
 				cancel() // ends the context after the first time that Acquire checks it

@@ -273,9 +273,9 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	rules := map[string]locker.Rule{
 		"no wait":       {Key: "a", Wait: locker.NoWait},
 		"other terms":   {Key: "a", TTL: time.Minute},
-		"with AtMost":   {Key: "a", AtMost: time.Hour},
+		"with EndAfter": {Key: "a", EndAfter: time.Hour},
 		"with Metadata": {Key: "a", Metadata: "me"},
-		"with Once":     {Key: "a", Once: time.Second},
+		"with OnceFor":  {Key: "a", OnceFor: time.Second},
 	}
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {
@@ -415,8 +415,8 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 			})
 		})
 	}
-	awaited("Once", locker.Rule{Key: "a", Once: time.Second}, nil, nothing)
-	awaited("AtLeast", locker.Rule{Key: "a", AtLeast: time.Millisecond}, nil, nothing)
+	awaited("OnceFor", locker.Rule{Key: "a", OnceFor: time.Second}, nil, nothing)
+	awaited("KeepFor", locker.Rule{Key: "a", KeepFor: time.Millisecond}, nil, nothing)
 	awaited("AwaitRelease", rule, nil, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		lease.AwaitRelease()

@@ -11,7 +11,7 @@ import (
 
 // Extend makes the lease last at least ttl from now. Later renewals ask for ttl as well. If the
 // lease has more than ttl left, Extend shortens it in this process only, without a call to the
-// server. The lease still ends at AtMost. The end of ctx ends the call, not the lease.
+// server. The lease still ends at EndAfter. The end of ctx ends the call, not the lease.
 //
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
 // 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). When Extend

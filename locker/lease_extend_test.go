@@ -46,9 +46,9 @@ func TestAtMostEndsALease(t *testing.T) {
 		ends     time.Duration
 		renewals int
 	}{
-		"renewed until then":     {rule: locker.Rule{TTL: 3 * time.Second, AtMost: 10 * time.Second}, ends: 10 * time.Second, renewals: 20},
-		"AtMost = TTL":           {rule: locker.Rule{TTL: 3 * time.Second, AtMost: 3 * time.Second}, ends: 3 * time.Second},
-		"AtMost < TTL":           {rule: locker.Rule{TTL: 30 * time.Second, AtMost: 2 * time.Second}, ends: 2 * time.Second},
+		"renewed until then":     {rule: locker.Rule{TTL: 3 * time.Second, EndAfter: 10 * time.Second}, ends: 10 * time.Second, renewals: 20},
+		"EndAfter = TTL":         {rule: locker.Rule{TTL: 3 * time.Second, EndAfter: 3 * time.Second}, ends: 3 * time.Second},
+		"EndAfter < TTL":         {rule: locker.Rule{TTL: 30 * time.Second, EndAfter: 2 * time.Second}, ends: 2 * time.Second},
 		"a Locker without renew": {rule: locker.Rule{TTL: 3 * time.Second}, opts: []locker.Option{locker.WithoutRenewal()}, ends: 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestAtMostEndsALease(t *testing.T) {
 				}
 				time.Sleep(500 * time.Millisecond)
 				if store.Len() != 0 {
-					t.Fatal("the key outlives AtMost")
+					t.Fatal("the key outlives EndAfter")
 				}
 				wantErr(t, lease.Release(t.Context()), "a", locker.ErrExpired)
 			})
@@ -115,7 +115,7 @@ func TestExtendStopsAtAtMost(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		start := time.Now()
-		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second, AtMost: 5 * time.Second})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second, EndAfter: 5 * time.Second})
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		start := time.Now()
-		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 30 * time.Second, AtMost: time.Minute})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 30 * time.Second, EndAfter: time.Minute})
 		time.Sleep(45 * time.Second)
 		if err := lease.Extend(t.Context(), time.Second); err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
 
 func TestExtendWhileClosingSaysSo(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.New(store)
+		l, _ := locker.NewFromStore(store)
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)

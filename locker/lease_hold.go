@@ -18,8 +18,8 @@ type hold struct {
 	ttl      time.Duration // the TTL that was asked for
 	start    instant       // the time from which deadlines count; it is not later than the grant
 	received instant       // when this process received the grant; the time of a streak counts from then
-	// keepUntil is the time until which Rule.AtLeast keeps the key, counted from when this process
-	// received the grant. 0: the Rule has no AtLeast.
+	// keepUntil is the time until which Rule.KeepFor keeps the key, counted from when this process
+	// received the grant. 0: the Rule has no KeepFor.
 	keepUntil instant
 	block     int32 // the number of fences in the block
 
@@ -82,7 +82,7 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	return ch
 }
 
-// keepOf returns the time until which Rule.AtLeast keeps the key of h locked, even after the
+// keepOf returns the time until which Rule.KeepFor keeps the key of h locked, even after the
 // release.
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
@@ -93,7 +93,7 @@ func (k *keeper) keepOf(h *hold) time.Time {
 	return h.keepUntil.time()
 }
 
-// keepNothing cancels Rule.AtLeast, so that the release frees the key at once. It is called when no
+// keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
 // work was done under the lease. If other parts still use the lease, keepNothing has no effect.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isLast() {

@@ -22,8 +22,9 @@ const releaseWithin = 2 * time.Second
 // there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false, false) }
 
-// Complete releases the lock after the work has succeeded. With Rule.Once, the step that releases
-// the lock also marks the work as done. Without Once, Complete does the same as Release.
+// Complete releases the lock after the work has succeeded. With Rule.OnceFor, the step that
+// releases the lock also marks the work as done. Without OnceFor, Complete does the same as
+// Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
 // release releases the lock; with complete, it also marks the work as done. If inBackground is true
@@ -62,7 +63,7 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	case l.part != nil:
 		err = l.part.giveUpPart(ctx, l, complete, calls)
 	case l.end(ErrReleased):
-		err = l.pass(ctx, complete && l.rule.Once > 0, calls)
+		err = l.pass(ctx, complete && l.rule.OnceFor > 0, calls)
 	default:
 		err = l.endError()
 	}
@@ -124,7 +125,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	r := &releasing{engine: e, chore: h.chore(longest), deadline: deadline}
 	r.repetition = repetition{step: r, ctx: ctx, late: timer.C}
 	if complete {
-		r.chore.Claim.Complete, r.chore.Claim.Once = true, l.rule.Once
+		r.chore.Claim.Complete, r.chore.Claim.OnceFor = true, l.rule.OnceFor
 	}
 	if rest != nil && e.canFollow(h.claim.Key) {
 		if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
@@ -147,7 +148,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 // releasing is the repeated step of Release. The table shows the result for each answer:
 //
 //	released                      nil
-//	not ours, after an unclear    the unclear attempt has released it: nil; with Once, only if the
+//	not ours, after an unclear    the unclear attempt has released it: nil; with OnceFor, only if the
 //	attempt within the lease      done mark is there
 //	not ours otherwise            another holder has the key, or the server forgot the lease: ErrLost
 //	revoked                       ErrRevoked

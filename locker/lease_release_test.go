@@ -65,7 +65,7 @@ func TestAtLeastKeepsTheKey(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		start := time.Now()
-		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, AtLeast: 10 * time.Second})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, KeepFor: 10 * time.Second})
 		time.Sleep(4 * time.Second)
 		release(t, lease)
 		if i, _ := l.Inspect(t.Context(), "a"); !i.Kept {
@@ -74,11 +74,11 @@ func TestAtLeastKeepsTheKey(t *testing.T) {
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		checkElapsed(t, start, 10*time.Second, 5*time.Millisecond)
 
-		lease = acquire(t, l, locker.Rule{Key: "b", AtLeast: 10 * time.Second})
+		lease = acquire(t, l, locker.Rule{Key: "b", KeepFor: 10 * time.Second})
 		time.Sleep(11 * time.Second)
 		release(t, lease)
 		if i, _ := l.Inspect(t.Context(), "b"); i.Held {
-			t.Fatal("kept for longer than AtLeast")
+			t.Fatal("kept for longer than KeepFor")
 		}
 	})
 }
@@ -87,7 +87,7 @@ func TestAtLeastOutlivesAtMost(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		start := time.Now()
-		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: 10 * time.Second})
+		lease := acquire(t, l, locker.Rule{Key: "a", KeepFor: 10 * time.Second, EndAfter: 10 * time.Second})
 		lost(t, lease, locker.ErrExpired)
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		checkElapsed(t, start, 10*time.Second, 5*time.Millisecond)
@@ -100,7 +100,7 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 		crashed := errors.New("crashed")
 		store.Fail(locker.OpRenew, crashed)
 		store.Fail(locker.OpRelease, crashed)
-		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, AtLeast: 10 * time.Second})
+		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, KeepFor: 10 * time.Second})
 		time.Sleep(9 * time.Second)
 		if store.Len() != 1 {
 			t.Fatal("the key was free after its TTL")
@@ -215,12 +215,12 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
-// AtLeast counts from when the caller receives the grant, and not from when it sent the request.
+// KeepFor counts from when the caller receives the grant, and not from when it sent the request.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		store.DelayReplies(locker.OpAcquire, 900*time.Millisecond)
-		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second})
+		lease := acquire(t, l, locker.Rule{Key: "a", KeepFor: 10 * time.Second})
 		store.DelayReplies(locker.OpAcquire, 0)
 		start := time.Now()
 		release(t, lease)

@@ -48,18 +48,19 @@ type Rule struct {
 	// the server gives no answer at all, Acquire repeats its question for at most 1 s, and then
 	// fails with ErrUnavailable.
 	Wait time.Duration
-	// AtLeast keeps the key locked for this long after the grant, even if the lease is released
+	// KeepFor keeps the key locked for this long after the grant, even if the lease is released
 	// sooner. It suppresses duplicates of a job that several schedulers start at slightly different
 	// times. Default: 0, the release frees the key at once.
-	AtLeast time.Duration
-	// AtMost ends the lease this long after the grant, with ErrExpired, even if its holder is
-	// healthy. With AtMost = TTL the lease is never renewed; AtMost < TTL shortens the lease.
+	KeepFor time.Duration
+	// EndAfter ends the lease this long after the grant, with ErrExpired, even if its holder is
+	// healthy. With EndAfter = TTL the lease is never renewed; EndAfter < TTL shortens the lease.
 	// Default: 0, no limit.
-	AtMost time.Duration
-	// Once is for work that must be done only once. When [Run]'s function or [Lease.Complete]
+	EndAfter time.Duration
+	// OnceFor is for work that must be done only once. When [Run]'s function or [Lease.Complete]
 	// succeeds, the server marks the key as done for this long. While the mark exists, acquires by
-	// Rules with Once fail with ErrDone. Rules without Once ignore the mark. Default: 0, no mark.
-	Once time.Duration
+	// Rules with OnceFor fail with ErrDone. Rules without OnceFor ignore the mark. Default: 0, no
+	// mark.
+	OnceFor time.Duration
 	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore].
 	// Processes may set different Limits: a lease is granted if all units together then exceed
 	// neither its own Limit nor the Limit of any held lease. Default: the Locker's n. At most
@@ -115,8 +116,8 @@ const (
 )
 
 // Check returns an error if l can never grant rule. For example, a time of rule is out of range, or
-// l does not support rule.Mode or rule.Once. Check sends nothing to the server, so adapters call it
-// when a program starts. rule may lack a Key, because the key is known only with a request.
+// l does not support rule.Mode or rule.OnceFor. Check sends nothing to the server, so adapters call
+// it when a program starts. rule may lack a Key, because the key is known only with a request.
 //
 // Check asks Lockers that have a method Check(Rule) error. These are the Lockers of this package,
 // and wrappers that forward the call. For other Lockers, Check returns nil.
@@ -140,7 +141,7 @@ func (e *Engine) Check(rule Rule) error {
 		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	if v, ok := e.store.(store.Validator); ok {
-		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, Once: rule.Once})
+		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, OnceFor: rule.OnceFor})
 	}
 	return nil
 }
@@ -153,8 +154,8 @@ func (e *Engine) Check(rule Rule) error {
 // When the lock was not taken, the error is the error of Acquire, and fn was not called. When
 // the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn
 // returned nil. If fn also returned an error, the result contains both errors. If the lease did
-// not end early, Run returns fn's error unchanged. Without Rule.Once, a release without an
-// answer is no error, because it is repeated in the background. With Rule.Once, a release
+// not end early, Run returns fn's error unchanged. Without Rule.OnceFor, a release without an
+// answer is no error, because it is repeated in the background. With Rule.OnceFor, a release
 // without an answer is ErrUnavailable, because then it is unknown whether the work is marked as
 // done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
@@ -188,7 +189,7 @@ func settle(ctx context.Context, lease *Lease, err error) error {
 		return err
 	}
 	released := lease.release(ctx, true, true)
-	if endedEarly(released) || lease.rule.Once > 0 {
+	if endedEarly(released) || lease.rule.OnceFor > 0 {
 		return released
 	}
 	return nil

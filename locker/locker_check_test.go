@@ -24,7 +24,7 @@ func (mute) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
 func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // there is no server, because Check sends nothing
 	t.Cleanup(func() { _ = client.Close() })
-	single, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
+	single, err := locker.New(client, locker.WithMaxTTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,13 +43,13 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 	}{
 		"a rule without a key":     {single, locker.Rule{TTL: time.Second}, nil},
 		"a key that is reserved":   {single, locker.Rule{Key: "latchkit:x"}, locker.ErrInvalidKey},
-		"at most before at least":  {single, locker.Rule{AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule},
+		"at most before at least":  {single, locker.Rule{KeepFor: 2 * time.Second, EndAfter: time.Second}, locker.ErrInvalidRule},
 		"a TTL that is too short":  {single, locker.Rule{TTL: 1}, locker.ErrInvalidRule},
 		"a TTL above WithMaxTTL":   {single, locker.Rule{TTL: time.Hour}, locker.ErrInvalidRule},
 		"a wait of -2":             {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
 		"Shared without readers":   {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"Shared with readers":      {readers, locker.Rule{Mode: locker.Shared}, nil},
-		"Once with polling.New":    {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
+		"OnceFor with polling.New": {poller, locker.Rule{OnceFor: time.Hour}, locker.ErrUnsupported},
 		"inside a Reentrant":       {locktest.Reentrant(t, single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"a Locker that cannot say": {mute{}, locker.Rule{Mode: locker.Shared}, nil},
 	} {

@@ -171,7 +171,7 @@ const (
 	LossUnrenewed LossCause = "unrenewed" // renewals failed until the lease had run out
 	LossPaused    LossCause = "paused"    // the lease was not renewed in time: this process was paused, or had no answer
 	LossRevoked   LossCause = "revoked"   // an operator has called Revoke
-	LossExpired   LossCause = "expired"   // the lease was not meant to last longer: AtMost, or WithoutRenewal
+	LossExpired   LossCause = "expired"   // the lease was not meant to last longer: EndAfter, or WithoutRenewal
 )
 
 // observe notifies the Observer, if there is one, that op begins. It returns the context for op,

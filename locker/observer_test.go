@@ -37,13 +37,13 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 			m.Fail(locker.OpAcquire, &store.Refusal{Err: locker.ErrUnsupported})
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
 		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},
-		"expired": {rule: locker.Rule{AtMost: time.Second}, during: func(*lockertest.Memory) {}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultExpired, locker.OpRelease: locker.ResultExpired}},
+		"expired": {rule: locker.Rule{EndAfter: time.Second}, during: func(*lockertest.Memory) {}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultExpired, locker.OpRelease: locker.ResultExpired}},
 		"revoked": {during: func(m *lockertest.Memory) {
 			i, _ := m.Inspect(context.Background(), "order:1")
 			_, _ = m.Revoke(context.Background(), "order:1", i.Fence, "drill")
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultRevoked, locker.OpRelease: locker.ResultRevoked}},
-		"done": {rule: locker.Rule{Once: time.Hour}, prepare: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
-			if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:1", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
+		"done": {rule: locker.Rule{OnceFor: time.Hour}, prepare: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
+			if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:1", OnceFor: time.Hour}, func(context.Context) error { return nil }); err != nil {
 				t.Error(err)
 			}
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultDone}},
@@ -56,7 +56,7 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 				var rec lockertest.Recorder
 				l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
 				r := rule
-				r.Wait, r.Mode, r.AtMost, r.Once = tc.rule.Wait, tc.rule.Mode, tc.rule.AtMost, tc.rule.Once
+				r.Wait, r.Mode, r.EndAfter, r.OnceFor = tc.rule.Wait, tc.rule.Mode, tc.rule.EndAfter, tc.rule.OnceFor
 				ctx := t.Context()
 				if tc.timeout > 0 {
 					var cancel context.CancelFunc
@@ -131,7 +131,7 @@ func TestALossIsALossWhateverFailedBefore(t *testing.T) {
 func TestEveryBeginEnds(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var rec lockertest.Recorder
-		l, err := locker.New(store, locker.WithObserver(&rec))
+		l, err := locker.NewFromStore(store, locker.WithObserver(&rec))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ type Server interface {
 	string | *redis.Options | *redis.FailoverOptions | *redis.ClusterOptions
 }
 
-// Open returns a Locker as [NewSingle] does, on a client of its own. Open makes this client, and
+// Open returns a Locker as [New] does, on a client of its own. Open makes this client, and
 // [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
 // TTL is over. The client ends each call with the call's context (ContextTimeoutEnabled), so a lone
 // call runs on its caller's goroutine. No other traffic of the service can take its connections.
@@ -38,7 +38,7 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := NewSingle(c, opts...)
+	e, err := New(c, opts...)
 	if err != nil {
 		_ = c.Close()
 		return nil, err
@@ -85,7 +85,7 @@ func dial(server any) (redis.UniversalClient, error) {
 	return nil, missing
 }
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
+// New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
 // or on a Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
 // *redis.ClusterClient. A lock is one string key, prefix+key. So the lock excludes other libraries
 // that take the same key with SET NX, and their locks exclude it. On a Cluster each lock lies on
@@ -94,8 +94,8 @@ func dial(server any) (redis.UniversalClient, error) {
 // If another server takes over, that server may not know the newest leases, and then these leases
 // are lost. See [WithReplicaAck], and let the database check the fence. Nothing is sent before the
 // first lock is taken. Close c only after the Locker.
-func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
-	if err := checkClient("NewSingle", c); err != nil {
+func New(c Client, opts ...SingleOption) (*Engine, error) {
+	if err := checkClient("New", c); err != nil {
 		return nil, err
 	}
 	cfg, err := configure(opts, SingleOption.setSingle)
@@ -124,7 +124,7 @@ func checkClient(constructor string, c Client) error {
 
 // NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
 // one caller with [Exclusive]. Give the client of a Redis server (6.2 or newer), of a Sentinel set,
-// or of a Redis Cluster. A writer's lease is stored as with NewSingle. While readers hold the key,
+// or of a Redis Cluster. A writer's lease is stored as with New. While readers hold the key,
 // the key exists on the server too, so other libraries and Lockers are excluded.
 //
 // Phases are fair. After a writer, all waiting readers enter together. After the readers, one
@@ -170,7 +170,7 @@ func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 //
 // Each permit has a unique fence, but several permits are valid at the same time. So the holder of
 // the permit with the smaller fence may write too. A database therefore cannot refuse a holder by
-// its fence, and sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time, so
+// its fence, and sqllock returns ErrUnsupported. [Rule.KeepFor] keeps the units for that time, so
 // at most n leases begin in any period of that length. A nested Acquire takes more units. If all
 // holders call Acquire again, each waits for the others for ever, so set a Wait for nested
 // Acquires. A permit cannot be downgraded.
@@ -296,11 +296,11 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 // another holder. c is a client of one server, a client of redis.NewFailoverClient, or a
 // *redis.ClusterClient.
 //
-// Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has no
+// Where scripts are allowed, New is better in all respects. Without scripts the server has no
 // queue: waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers
 // in one process, only the first asks the server. The fence is 0, so databases cannot check it. An
 // acquire takes one round trip. A renewal or a release takes three round trips. Mode Shared is
-// refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and
+// refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor, Rule.OnceFor and
 // Inspect work. A server whose memory is full refuses transactions, so leases on that server are
 // lost (ErrLost).
 //

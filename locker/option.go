@@ -101,7 +101,7 @@ func (c *config) validate() error {
 // WithTTL sets the time to live of leases whose Rule has none. Default: [DefaultTTL].
 func WithTTL(d time.Duration) Option { return anyOption(func(c *config) { c.ttl = d }) }
 
-// WithMaxTTL sets the largest TTL or AtLeast that a Rule may have. Default: 0, no limit. On a
+// WithMaxTTL sets the largest TTL or KeepFor that a Rule may have. Default: 0, no limit. On a
 // quorum the default is 1 minute. The reason is that a node that may have forgotten its leases does
 // not vote until the longest lease is over.
 func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.maxTTL = d }) }
@@ -156,8 +156,9 @@ const DefaultHandoffs = 64
 // process use one lease, one after the other. After n callers, the lease goes back to the server,
 // where other processes wait. Each caller in a streak has a fence of its own. A streak also ends
 // after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition,
-// their Rules must allow a wait, and must not set AtLeast, AtMost, Once or Metadata. With n = 1 no
-// caller shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
+// their Rules must allow a wait, and must not set KeepFor, EndAfter, OnceFor or Metadata. With n =
+// 1 no caller shares a lease: each caller queues at the server by itself. Default:
+// [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
 // WithFair makes the order of grants strict: callers of all processes get a key in the order in

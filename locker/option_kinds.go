@@ -17,7 +17,7 @@ type Option interface {
 }
 
 // A SingleOption sets up a Locker on one Redis server, one Sentinel set or one Redis Cluster:
-// [NewSingle], [NewReadWrite] and [NewSemaphore].
+// [New], [NewReadWrite] and [NewSemaphore].
 type SingleOption interface {
 	SemaphoreOption
 	setSingle(c *config)
@@ -125,10 +125,10 @@ func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 //
 // With this option, Run does not report a loss that the server would report only to the release.
 // Examples are a revocation, or a loss of the server's data, after the last renewal. The [Observer]
-// is notified of such a loss after Run has returned. Run still waits for the release when Rule.Once
-// or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. Run also waits while
-// the server takes more than 20 ms to answer, while 1024 background releases have no answer,
-// and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
+// is notified of such a loss after Run has returned. Run still waits for the release when
+// Rule.OnceFor or Rule.KeepFor is set, after [Lease.AwaitRelease], and after a panic. Run also
+// waits while the server takes more than 20 ms to answer, while 1024 background releases have no
+// answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
 // adapters also wait for the releases of idempotent requests, of buffered responses, and of
 // transactions of package sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {

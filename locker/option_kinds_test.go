@@ -35,13 +35,13 @@ func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 func TestWithOptionsIsAllOfThem(t *testing.T) {
 	t.Parallel()
 	one := locktest.DeadServer(t)
-	if _, err := locker.NewSingle(one, locker.WithOptions(locker.WithTTL(time.Minute), locker.WithMaxTTL(time.Second))); err == nil {
+	if _, err := locker.New(one, locker.WithOptions(locker.WithTTL(time.Minute), locker.WithMaxTTL(time.Second))); err == nil {
 		t.Error("both options together are refused, and were taken")
 	}
-	if _, err := locker.NewSingle(one, locker.WithOptions(nil)); err == nil {
+	if _, err := locker.New(one, locker.WithOptions(nil)); err == nil {
 		t.Error("a nil option inside was taken")
 	}
-	if _, err := locker.NewSingle(one, nil); err == nil {
+	if _, err := locker.New(one, nil); err == nil {
 		t.Error("a nil option was taken")
 	}
 }

@@ -22,7 +22,7 @@ func narrow(o *redis.Options) { o.PoolSize = 2 }
 // hang.
 func onClient(t *testing.T, client *redis.Client) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -211,7 +211,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			start := time.Now()
 			at := func(ms int) { <-time.After(time.Until(start.Add(time.Duration(ms) * time.Millisecond))) }
-			brief := asks(t, ls[1], locker.Rule{Key: "a", TTL: 50 * time.Millisecond, AtMost: 50 * time.Millisecond})
+			brief := asks(t, ls[1], locker.Rule{Key: "a", TTL: 50 * time.Millisecond, EndAfter: 50 * time.Millisecond})
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
 			at(950)

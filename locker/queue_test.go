@@ -144,7 +144,7 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: 10 * time.Second, AtMost: 10 * time.Second})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: 10 * time.Second, EndAfter: 10 * time.Second})
 		release(t, first)
 		lease := second.awaitGrant(0)
 		third := startWaiting(t, ls[0], locker.Rule{Key: "a"})
@@ -194,7 +194,7 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, EndAfter: time.Hour})
 		third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(2 * time.Second)
 		release(t, first) // the third waiter is notified that it is the head, and that the key is free in an hour at the latest
@@ -276,8 +276,8 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 func TestWhoWaitsForWorkIsToldThatItIsDone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
-		first := acquire(t, ls[0], locker.Rule{Key: "a", Once: time.Hour})
-		second := startWaiting(t, ls[1], locker.Rule{Key: "a", Once: time.Hour})
+		first := acquire(t, ls[0], locker.Rule{Key: "a", OnceFor: time.Hour})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", OnceFor: time.Hour})
 		third := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		before := store.Calls(locker.OpRelease)
 		if err := first.Complete(t.Context()); err != nil {
@@ -297,7 +297,7 @@ func TestWhoWaitsForWorkIsToldThatItIsDone(t *testing.T) {
 func TestAKeptKeyGoesToTheHeadWhenItsTimeIsOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
-		first := acquire(t, ls[0], locker.Rule{Key: "a", AtLeast: 300 * time.Millisecond})
+		first := acquire(t, ls[0], locker.Rule{Key: "a", KeepFor: 300 * time.Millisecond})
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		release(t, first)
 		second.checkWaiting()
@@ -324,12 +324,12 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	})
 }
 
-// AtLeast keeps the key locked even if its holder dies just after the key was handed to it.
+// KeepFor keeps the key locked even if its holder dies just after the key was handed to it.
 func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		w := startWaiting(t, ls[1], locker.Rule{Key: "a", AtLeast: time.Minute})
+		w := startWaiting(t, ls[1], locker.Rule{Key: "a", KeepFor: time.Minute})
 		release(t, lease)
 		_ = w.awaitGrant(0)
 		ps[1].Die()

@@ -23,7 +23,7 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 		if i%2 == 0 {
 			opts = append(opts, locker.WithFair())
 		}
-		l, err := locker.NewSingle(server.Client(t), opts...)
+		l, err := locker.New(server.Client(t), opts...)
 		if err != nil {
 			t.Fatal(err)
 		}

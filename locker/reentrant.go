@@ -32,19 +32,19 @@ import (
 //
 //	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
-//	AtMost   ends the nested hold with ErrExpired, and does not affect the others. AtMost of the first hold ends
+//	EndAfter   ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the first hold ends
 //	         all holds
-//	AtLeast  must end no later than AtLeast of the first hold, because the server is not asked. Otherwise
+//	KeepFor  must end no later than KeepFor of the first hold, because the server is not asked. Otherwise
 //	         ErrUnsupported
-//	Once     must be no longer than Once of the first hold, which has asked whether the work is done. Otherwise
-//	         ErrUnsupported. The work counts as done if all holds with Once were completed
+//	OnceFor     must be no longer than OnceFor of the first hold, which has asked whether the work is done. Otherwise
+//	         ErrUnsupported. The work counts as done if all holds with OnceFor were completed
 //	Wait     is ignored
 //
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
 // When the Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker) (Locker, error) {
 	if typednil.Is(l) {
-		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with NewSingle, and check its error")
+		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with New, and check its error")
 	}
 	return &reentrant{inner: l}, nil
 }
@@ -178,10 +178,10 @@ func (f *family) checkNested(rule Rule) error {
 		return errNoUpgrade
 	case rule.Weight > first.Weight:
 		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)
-	case rule.Once > first.Once:
-		return fmt.Errorf("%w: the nested Once of %v is longer than the Once of the outer hold, %v; set Once on the outer hold", ErrUnsupported, rule.Once, first.Once)
-	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keepUntil:
-		return fmt.Errorf("%w: the nested AtLeast of %v ends later than the AtLeast of the outer hold; set AtLeast on the outer hold", ErrUnsupported, rule.AtLeast)
+	case rule.OnceFor > first.OnceFor:
+		return fmt.Errorf("%w: the nested OnceFor of %v is longer than the OnceFor of the outer hold, %v; set OnceFor on the outer hold", ErrUnsupported, rule.OnceFor, first.OnceFor)
+	case rule.KeepFor > 0 && instantOf(time.Now()).plus(rule.KeepFor) > f.root.hold.keepUntil:
+		return fmt.Errorf("%w: the nested KeepFor of %v ends later than the KeepFor of the outer hold; set KeepFor on the outer hold", ErrUnsupported, rule.KeepFor)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		start := time.Now()
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := acquireInside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a", EndAfter: 3 * time.Second})
 		if left := time.Until(inner.Expires()); left != 3*time.Second {
 			t.Errorf("it expires in %v", left)
 		}
@@ -76,7 +76,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
 		wantErr(t, err, "a", locker.ErrExpired)
 
-		last := acquireInside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		last := acquireInside(t, l, outer, locker.Rule{Key: "a", EndAfter: 3 * time.Second})
 		release(t, outer)
 		lost(t, last, locker.ErrExpired)
 		synctest.Wait()
@@ -84,7 +84,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 			t.Error("the last hold has expired, and the lock is held")
 		}
 
-		outer = acquire(t, l, locker.Rule{Key: "a", AtMost: time.Second})
+		outer = acquire(t, l, locker.Rule{Key: "a", EndAfter: time.Second})
 		inner = acquireInside(t, l, outer, locker.Rule{Key: "a"})
 		lost(t, inner, locker.ErrExpired)
 		<-time.After(time.Minute)
@@ -92,7 +92,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 }
 
 func TestTheWorkOfAllHoldsMakesOnce(t *testing.T) {
-	rule := locker.Rule{Key: "a", Once: time.Hour}
+	rule := locker.Rule{Key: "a", OnceFor: time.Hour}
 	failed := errors.New("failed")
 	for name, tc := range map[string]struct{ outer, inner error }{
 		"both succeed":    {nil, nil},

@@ -13,8 +13,8 @@ import (
 // table shows the events, and their effect on the other parts:
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
-//	                        completed if all parts with Once were completed
-//	a part's AtMost is over the same, and its contexts end with ErrExpired
+//	                        completed if all parts with OnceFor were completed
+//	a part's EndAfter is over the same, and its contexts end with ErrExpired
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
 type family struct {
@@ -27,15 +27,15 @@ type family struct {
 	// shared is true when a Downgrade has begun. From then on, callers that need an Exclusive
 	// lease may not join.
 	shared    bool
-	completed bool // a part with Once was completed
-	failed    bool // a part with Once was released without being completed
+	completed bool // a part with OnceFor was completed
+	failed    bool // a part with OnceFor was released without being completed
 }
 
 // part links a Lease to its family.
 type part struct {
 	family    *family
-	atMostEnd time.Time   // when the part's own AtMost is over; zero: it has no AtMost
-	expiry    *time.Timer // fires when AtMost is over; nil: the part has no AtMost
+	atMostEnd time.Time   // when the part's own EndAfter is over; zero: it has no EndAfter
+	expiry    *time.Timer // fires when EndAfter is over; nil: the part has no EndAfter
 }
 
 // add makes a nested part for rule, and returns it.
@@ -43,16 +43,16 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
 	p := &part{family: f}
 	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
-	if rule.AtMost != 0 {
-		p.atMostEnd = l.began.Add(rule.AtMost)
+	if rule.EndAfter != 0 {
+		p.atMostEnd = l.began.Add(rule.EndAfter)
 	}
 	l.base, l.endHold = root.engine.cfg.observe(ctx, OpHold, rule)
 	if err := f.enter(l); err != nil {
 		finish(l.endHold, l.outcome(OpHold, err))
 		return nil, err
 	}
-	if rule.AtMost != 0 {
-		p.expiry = time.AfterFunc(rule.AtMost, func() { p.expire(l) })
+	if rule.EndAfter != 0 {
+		p.expiry = time.AfterFunc(rule.EndAfter, func() { p.expire(l) })
 	}
 	return l, nil
 }
@@ -75,7 +75,7 @@ func (f *family) enter(l *Lease) error {
 }
 
 // beginDowngrade returns true if the lease has only one part, because then the lease may become
-// Shared. Once it has returned true, every later call returns true as well.
+// Shared. OnceFor it has returned true, every later call returns true as well.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +88,7 @@ func (f *family) beginDowngrade() bool {
 func (f *family) remove(l *Lease, complete bool) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if l.rule.Once > 0 {
+	if l.rule.OnceFor > 0 {
 		f.completed, f.failed = f.completed || complete, f.failed || !complete
 	}
 	delete(f.parts, l)
@@ -97,8 +97,8 @@ func (f *family) remove(l *Lease, complete bool) (last bool) {
 	return last
 }
 
-// isComplete reports whether the work counts as done: a part with Once was completed, and no such
-// part failed.
+// isComplete reports whether the work counts as done: a part with OnceFor was completed, and no
+// such part failed.
 func (f *family) isComplete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -120,7 +120,7 @@ func (f *family) end(cause error) {
 	}
 }
 
-// expire ends the part l, whose AtMost is over.
+// expire ends the part l, whose EndAfter is over.
 func (p *part) expire(l *Lease) {
 	if f := p.family; l.lose(ErrExpired) && f.remove(l, false) {
 		_ = f.root.giveUp(context.Background(), f.isComplete(), new(int))

@@ -66,11 +66,11 @@ func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
 
 func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
-		lease := acquire(t, l, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Minute})
+		lease := acquire(t, l, locker.Rule{Key: "a", OnceFor: time.Minute, KeepFor: time.Minute})
 		before := calls(store)
 		for text, rule := range map[string]locker.Rule{
-			"Once":    {Key: "a", Once: time.Hour},
-			"AtLeast": {Key: "a", AtLeast: time.Hour},
+			"OnceFor": {Key: "a", OnceFor: time.Hour},
+			"KeepFor": {Key: "a", KeepFor: time.Hour},
 		} {
 			_, err := l.Acquire(lease.Context(), rule)
 			wantErr(t, err, "a", locker.ErrUnsupported)
@@ -80,7 +80,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 		}
 		_, err := l.Acquire(lease.Context(), locker.Rule{Key: "a", TTL: -1})
 		wantErr(t, err, "a", locker.ErrInvalidRule)
-		release(t, acquireInside(t, l, lease, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Second, TTL: time.Hour, Wait: locker.NoWait}))
+		release(t, acquireInside(t, l, lease, locker.Rule{Key: "a", OnceFor: time.Minute, KeepFor: time.Second, TTL: time.Hour, Wait: locker.NoWait}))
 		if calls(store) != before {
 			t.Error("the Store was asked")
 		}

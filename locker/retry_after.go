@@ -17,7 +17,7 @@ const firstGuess = 50 * time.Millisecond
 
 // retryAfter returns the time after which another try may succeed. The result is an estimate with
 // jitter, so that callers that were refused at the same time do not ask again at the same time. The
-// remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.AtLeast
+// remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.KeepFor
 // keeps locked, the remaining time is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.ticket.holder.Kept && a.ticket.holder.Left > 0 {

@@ -32,19 +32,19 @@ func (c *config) resolve(r Rule) (Rule, error) {
 	for _, t := range []struct {
 		field string
 		value time.Duration
-	}{{"TTL", r.TTL}, {"AtLeast", r.AtLeast}, {"AtMost", r.AtMost}, {"Once", r.Once}} {
+	}{{"TTL", r.TTL}, {"KeepFor", r.KeepFor}, {"EndAfter", r.EndAfter}, {"OnceFor", r.OnceFor}} {
 		if t.value != 0 && (t.value < time.Millisecond || t.value > longestTime) {
 			return r, fmt.Errorf("%w: %s is %v; give 1ms to 10 years, or 0 to leave it out", ErrInvalidRule, t.field, t.value)
 		}
 	}
-	if r.AtMost != 0 && r.AtMost < r.AtLeast {
-		return r, fmt.Errorf("%w: AtMost %v is shorter than AtLeast %v; make AtMost at least as long", ErrInvalidRule, r.AtMost, r.AtLeast)
+	if r.EndAfter != 0 && r.EndAfter < r.KeepFor {
+		return r, fmt.Errorf("%w: EndAfter %v is shorter than KeepFor %v; make EndAfter at least as long", ErrInvalidRule, r.EndAfter, r.KeepFor)
 	}
 	if r.TTL == 0 {
 		r.TTL = c.ttl
 	}
-	if most := max(r.TTL, r.AtLeast); c.maxTTL != 0 && most > c.maxTTL {
-		return r, fmt.Errorf("%w: TTL or AtLeast is %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, most, c.maxTTL)
+	if most := max(r.TTL, r.KeepFor); c.maxTTL != 0 && most > c.maxTTL {
+		return r, fmt.Errorf("%w: TTL or KeepFor is %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, most, c.maxTTL)
 	}
 	return r, nil
 }
@@ -88,12 +88,12 @@ func noUnits(s Store) string {
 	return "need a Locker of NewSemaphore"
 }
 
-// leaseTTL returns the TTL that an acquire asks for. This TTL is at least AtLeast, which must
-// outlast a crash of the holder, and at most AtMost.
+// leaseTTL returns the TTL that an acquire asks for. This TTL is at least KeepFor, which must
+// outlast a crash of the holder, and at most EndAfter.
 func (r Rule) leaseTTL() time.Duration {
-	ttl := max(r.TTL, r.AtLeast)
-	if r.AtMost != 0 {
-		ttl = min(ttl, r.AtMost)
+	ttl := max(r.TTL, r.KeepFor)
+	if r.EndAfter != 0 {
+		ttl = min(ttl, r.EndAfter)
 	}
 	return ttl
 }
@@ -101,5 +101,5 @@ func (r Rule) leaseTTL() time.Duration {
 // hasOwnTerms reports whether the rule sets something that applies only to one caller's lease, such
 // as Metadata. Several callers cannot share such a lease.
 func (r Rule) hasOwnTerms() bool {
-	return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Metadata != ""
+	return r.KeepFor != 0 || r.EndAfter != 0 || r.OnceFor != 0 || r.Metadata != ""
 }

@@ -22,12 +22,12 @@ import (
 // RunAll, so with equal Waits the whole wait is at most one Wait.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
-// Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.
+// Exclusive, the shorter Wait and EndAfter, and the longer TTL, KeepFor and OnceFor.
 //
 // The context of fn ends with ctx, or with the first lease that ends, and context.Cause says
 // whether ctx or a lease has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns
 // what [Run] would return. When several leases were lost, the error names all of them. With
-// Rule.Once, the work counts as done only if fn returned nil and no lease was lost by then.
+// Rule.OnceFor, the work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
 // is refused with ErrUnsupported. But a second Shared lease of a key is permitted, and so are
@@ -88,7 +88,7 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 		all = append(all, err)
 	}
 	for i, released := range releaseAll(ctx, leases, complete, true) {
-		if endedEarly(released) || complete && leases[i].rule.Once > 0 && released != nil {
+		if endedEarly(released) || complete && leases[i].rule.OnceFor > 0 && released != nil {
 			all = append(all, released)
 		}
 	}
@@ -142,10 +142,10 @@ func (r Rule) merge(second Rule) Rule {
 	}
 	r.Name = cmp.Or(r.Name, second.Name)
 	r.Mode = min(r.Mode, second.Mode)
-	r.Wait, r.AtMost = shorter(r.Wait, second.Wait), shorter(r.AtMost, second.AtMost)
+	r.Wait, r.EndAfter = shorter(r.Wait, second.Wait), shorter(r.EndAfter, second.EndAfter)
 	r.Limit = min(cmp.Or(r.Limit, second.Limit), cmp.Or(second.Limit, r.Limit))
 	r.Weight = max(r.Weight, second.Weight)
-	r.TTL, r.AtLeast, r.Once = max(r.TTL, second.TTL), max(r.AtLeast, second.AtLeast), max(r.Once, second.Once)
+	r.TTL, r.KeepFor, r.OnceFor = max(r.TTL, second.TTL), max(r.KeepFor, second.KeepFor), max(r.OnceFor, second.OnceFor)
 	return r
 }
 
@@ -194,7 +194,7 @@ type gathering struct {
 }
 
 // gather calls collect, and returns the leases that collect has added. If collect fails or panics,
-// they are released, and AtLeast does not keep their keys.
+// they are released, and KeepFor does not keep their keys.
 func gather(ctx context.Context, collect func(*gathering) error) (leases []*Lease, err error) {
 	g := &gathering{ctx: ctx, takes: takesIn(ctx)}
 	whole := false

@@ -120,7 +120,7 @@ func (j *joint) prepare(a *acquisition) {
 	a.ticket = &a.own
 	a.ticket.claim = store.Claim{
 		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
-		Metadata: a.caller.meta, Once: a.caller.rule.Once,
+		Metadata: a.caller.meta, OnceFor: a.caller.rule.OnceFor,
 	}
 	a.waiting.calls++
 	a.ticket.token.ask()

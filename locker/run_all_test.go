@@ -77,7 +77,7 @@ func TestRunAllOfNothingRuns(t *testing.T) {
 func TestRunAllHidesNoRefusalOfOneKey(t *testing.T) {
 	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
 		l := lockertest.NewLocker(t, backend)
-		once := locker.Rule{Key: "b", Once: time.Hour}
+		once := locker.Rule{Key: "b", OnceFor: time.Hour}
 		if err := locker.Run(t.Context(), l, once, nothing); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestRunAllHidesNoRefusalOfOneKey(t *testing.T) {
 func TestTheWorkOfRunAllIsDoneAsAWhole(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		rules := []locker.Rule{{Key: "a", Once: time.Hour}, {Key: "b", Once: time.Hour}}
+		rules := []locker.Rule{{Key: "a", OnceFor: time.Hour}, {Key: "b", OnceFor: time.Hour}}
 		err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
 			store.Steal("a")
 			<-ctx.Done()
@@ -116,7 +116,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		rules := []locker.Rule{
-			{Key: "a", Mode: locker.Shared, TTL: time.Minute, AtMost: time.Hour, Wait: locker.NoWait},
+			{Key: "a", Mode: locker.Shared, TTL: time.Minute, EndAfter: time.Hour, Wait: locker.NoWait},
 			{Key: "a", TTL: 5 * time.Second, Wait: time.Hour},
 		}
 		if err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {

@@ -89,7 +89,7 @@ func TestRunReportsALossEvenWhenTheWorkSucceeded(t *testing.T) {
 			}
 			store.Free("a")
 		}
-		err := locker.Run(t.Context(), l, locker.Rule{Key: "a", AtMost: time.Second}, func(ctx context.Context) error {
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "a", EndAfter: time.Second}, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		})
@@ -129,7 +129,7 @@ func TestRunReleasesAfterPanicAndGoexit(t *testing.T) {
 func TestOnceRunsOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		rule := locker.Rule{Key: "a", Once: time.Hour}
+		rule := locker.Rule{Key: "a", OnceFor: time.Hour}
 		runs := 0
 		work := func(context.Context) error { runs++; return nil }
 		failed := errors.New("failed")
@@ -144,7 +144,7 @@ func TestOnceRunsOnce(t *testing.T) {
 			t.Fatalf("%d runs", runs)
 		}
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, work); err != nil {
-			t.Fatal("a Rule without Once is concerned: ", err)
+			t.Fatal("a Rule without OnceFor is concerned: ", err)
 		}
 		time.Sleep(time.Hour)
 		if err := locker.Run(t.Context(), l, rule, work); err != nil {
@@ -152,7 +152,7 @@ func TestOnceRunsOnce(t *testing.T) {
 		}
 		// It is unknown whether the work counts as done, so the error is reported.
 		store.Fail(locker.OpRelease, errors.New("EOF"))
-		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", Once: time.Hour}, work)
+		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", OnceFor: time.Hour}, work)
 		wantErr(t, err, "b", locker.ErrUnavailable)
 		store.Fail(locker.OpRelease, nil)
 	})

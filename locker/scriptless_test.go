@@ -55,17 +55,17 @@ func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Once and AtLeast, for which the server must store data, also work without scripts.
+// OnceFor and KeepFor, for which the server must store data, also work without scripts.
 func TestScriptlessRemembersWork(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	one, other := newScriptless(t, c), newScriptless(t, c)
-	rule := locker.Rule{Key: t.Name(), Wait: locker.NoWait, Once: time.Minute}
+	rule := locker.Rule{Key: t.Name(), Wait: locker.NoWait, OnceFor: time.Minute}
 	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
 		t.Fatal(err)
 	}
 	wantErr(t, locker.Run(t.Context(), other, rule, mustNotRun(t)), rule.Key, locker.ErrDone)
-	rule = locker.Rule{Key: t.Name() + ":kept", Wait: locker.NoWait, AtLeast: time.Minute}
+	rule = locker.Rule{Key: t.Name() + ":kept", Wait: locker.NoWait, KeepFor: time.Minute}
 	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	for i := range 3 {
 		p := m.NewProcess()
 		processes = append(processes, p)
-		e, err := locker.New(p, locker.WithTTL(ttl))
+		e, err := locker.NewFromStore(p, locker.WithTTL(ttl))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -306,12 +306,12 @@ func TestAtLeastIsARateLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	sem := newSemaphore(t, server.Client(t), 2)
-	rule := locker.Rule{Key: "rate", AtLeast: 500 * time.Millisecond}
+	rule := locker.Rule{Key: "rate", KeepFor: 500 * time.Millisecond}
 	began := time.Now()
 	for range 4 {
 		release(t, acquire(t, sem, rule))
 	}
 	if took := time.Since(began); took < 480*time.Millisecond {
-		t.Errorf("4 starts within %v, and 2 are allowed in %v", took, rule.AtLeast)
+		t.Errorf("4 starts within %v, and 2 are allowed in %v", took, rule.KeepFor)
 	}
 }

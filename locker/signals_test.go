@@ -32,7 +32,7 @@ var peer = proc.Register("peer", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: addr}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: addr}))
 	if err != nil {
 		panic(err)
 	}

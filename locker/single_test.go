@@ -23,7 +23,7 @@ import (
 
 func TestNewSingleRefusesANilClient(t *testing.T) {
 	for _, c := range []locker.Client{nil, (*redis.Client)(nil)} {
-		if _, err := locker.NewSingle(c); err == nil || !strings.Contains(err.Error(), "nil") {
+		if _, err := locker.New(c); err == nil || !strings.Contains(err.Error(), "nil") {
 			t.Fatal(err)
 		}
 	}
@@ -33,7 +33,7 @@ func TestNewSingleRefusesANilClient(t *testing.T) {
 // happens. The lease has a TTL of one second.
 var holder = proc.Register("holder", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		fmt.Println("failed", err)
 		return
@@ -131,7 +131,7 @@ func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 func TestTenThousandCyclesLeaveNothing(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,8 +282,8 @@ func TestAFullServerRefusesAcquiresAndLetsLeasesGo(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	rules := map[string]locker.Rule{
-		"plain": {Key: "plain", TTL: 2 * time.Second}, "kept": {Key: "kept", AtLeast: 20 * time.Second},
-		"once": {Key: "once", Once: time.Minute},
+		"plain": {Key: "plain", TTL: 2 * time.Second}, "kept": {Key: "kept", KeepFor: 20 * time.Second},
+		"once": {Key: "once", OnceFor: time.Minute},
 	}
 	leases := map[string]*locker.Lease{}
 	for name, rule := range rules {
@@ -461,7 +461,7 @@ func TestNewSingleRefusesARing(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
 	t.Cleanup(func() { _ = ring.Close() })
-	if _, err := locker.NewSingle(ring); err == nil || !strings.Contains(err.Error(), "one server") {
+	if _, err := locker.New(ring); err == nil || !strings.Contains(err.Error(), "one server") {
 		t.Error(err)
 	}
 }

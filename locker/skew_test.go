@@ -37,7 +37,7 @@ func TestTheSkewOfServersThatTakeOverIsLeftOut(t *testing.T) {
 			t.Errorf("%s: %v of %v is left out, want %v", name, got, c.ttl, c.want)
 		}
 	}
-	if _, err := locker.NewSingle(plain, locker.WithMaxSkew(-1)); err == nil || !strings.Contains(err.Error(), "WithMaxSkew") {
+	if _, err := locker.New(plain, locker.WithMaxSkew(-1)); err == nil || !strings.Contains(err.Error(), "WithMaxSkew") {
 		t.Error(err)
 	}
 }

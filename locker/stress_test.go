@@ -40,11 +40,11 @@ func (s *stress) rule() locker.Rule {
 	case 1:
 		r.Wait = locker.NoWait
 	case 2:
-		r.AtLeast = time.Duration(1+rand.N(5)) * time.Millisecond
+		r.KeepFor = time.Duration(1+rand.N(5)) * time.Millisecond
 	case 3:
-		r.AtMost = r.TTL
+		r.EndAfter = r.TTL
 	case 4:
-		r.AtMost = 30 * time.Millisecond
+		r.EndAfter = 30 * time.Millisecond
 	}
 	return r
 }
@@ -117,7 +117,7 @@ func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	var engines [4]atomic.Pointer[locker.Engine]
 	var clients [len(engines)]*redis.Client
 	renew := func(i int) *locker.Engine {
-		l, err := locker.NewSingle(clients[i], kinds[i]...)
+		l, err := locker.New(clients[i], kinds[i]...)
 		if err != nil {
 			t.Error(err)
 		}

@@ -33,13 +33,13 @@ const maxStripes = 1 << 20
 // several keys can deadlock even if all callers take the keys in the same order, because the
 // stripes have another order: use RunAll for them.
 //
-// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. These two fields are about one key,
-// and a stripe would apply them to other keys too. Inspect, Revoke and all other methods belong to
-// the Engine inside. Close this Engine when the Locker is not used any more.
+// Rule.OnceFor and Rule.KeepFor are refused with ErrUnsupported. These two fields are about one
+// key, and a stripe would apply them to other keys too. Inspect, Revoke and all other methods
+// belong to the Engine inside. Close this Engine when the Locker is not used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
 	case typednil.Is(l):
-		return nil, errors.New("latchkit: NewStriped: the Locker is nil; make one with NewSingle, and check its error")
+		return nil, errors.New("latchkit: NewStriped: the Locker is nil; make one with New, and check its error")
 	case n < 1 || n > maxStripes:
 		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice several times the number of callers that lock at once", n, maxStripes)
 	}
@@ -144,10 +144,10 @@ func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int,
 // stripe returns the rule for the stripe of rule's key.
 func (s *striped) stripe(rule Rule) (Rule, error) {
 	switch {
-	case rule.Once != 0:
-		return rule, fmt.Errorf("%w: Once on a striped Locker would mark the work of other keys as done; use the Locker that was given to NewStriped", ErrUnsupported)
-	case rule.AtLeast != 0:
-		return rule, fmt.Errorf("%w: AtLeast on a striped Locker would keep other keys locked; use the Locker that was given to NewStriped", ErrUnsupported)
+	case rule.OnceFor != 0:
+		return rule, fmt.Errorf("%w: OnceFor on a striped Locker would mark the work of other keys as done; use the Locker that was given to NewStriped", ErrUnsupported)
+	case rule.KeepFor != 0:
+		return rule, fmt.Errorf("%w: KeepFor on a striped Locker would keep other keys locked; use the Locker that was given to NewStriped", ErrUnsupported)
 	}
 	if err := store.CheckKey(rule.Key); err != nil {
 		return rule, err

@@ -311,7 +311,7 @@ func TestStripesAreNamedByTheirKeys(t *testing.T) {
 func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)
-		for _, rule := range []locker.Rule{{Key: "a", Once: time.Minute}, {Key: "a", AtLeast: time.Minute}, {Key: "a", Mode: 7}, {}, {Key: "latchkit:a"}} {
+		for _, rule := range []locker.Rule{{Key: "a", OnceFor: time.Minute}, {Key: "a", KeepFor: time.Minute}, {Key: "a", Mode: 7}, {}, {Key: "latchkit:a"}} {
 			want := locker.ErrUnsupported
 			switch {
 			case rule.Mode != 0:

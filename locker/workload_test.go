@@ -63,7 +63,7 @@ func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	if w.Fair {
 		options = append(options, locker.WithFair())
 	}
-	return locker.NewSingle(client, options...)
+	return locker.New(client, options...)
 }
 
 // run does the work of all workers, and returns their sections, which are the times in which a

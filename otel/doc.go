@@ -4,7 +4,7 @@
 //
 //	observer, err := otellock.New() // the global providers
 //	…
-//	l, err := locker.NewSingle(client, locker.WithObserver(observer))
+//	l, err := locker.New(client, locker.WithObserver(observer))
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss.
@@ -83,7 +83,7 @@
 //	latchkit.link.role           links only: holder, released_by
 //	error.type                   with the status Error: the kind of error, in one word
 //
-// A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result
+// A refusal that the caller asked for (busy with locker.NoWait, done with Rule.OnceFor) is a result
 // and not an error. There are no span events. Losses, late or failed renewals, excluded nodes of a
 // quorum and warnings about the server are log records: see [WithLogger]. Owners' tokens are never
 // exported, keys only with [WithKey], and error texts only in logs.

@@ -43,7 +43,7 @@ type typed interface {
 }
 
 // errorType returns the error.type of an outcome. It returns "" for an outcome that is no error: a
-// success, or a refusal that the Rule asked for with NoWait or Once.
+// success, or a refusal that the Rule asked for with NoWait or OnceFor.
 func errorType(out locker.Outcome) string {
 	if out.Err == nil || out.Result == locker.ResultBusy || out.Result == locker.ResultDone {
 		return ""

@@ -21,7 +21,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.NewSingle(client, locker.WithObserver(observer))
+	l, err := locker.New(client, locker.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func ExampleNew_options() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.New(lockertest.NewMemory(), locker.WithObserver(observer))
+	l, err := locker.NewFromStore(lockertest.NewMemory(), locker.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -20,7 +20,7 @@ var (
 
 func ExampleDo() {
 	ctx := context.Background()
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func checkFences(leases []*locker.Lease) error {
 		}
 		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
 			return &locker.Error{Op: opTransact, Key: l.Key(), Err: fmt.Errorf(
-				"%w: the lease has no fence that a database could check; use a Locker whose server mints one, such as NewSingle, "+
+				"%w: the lease has no fence that a database could check; use a Locker whose server mints one, such as locker.New, "+
 					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
 		}
 	}

@@ -74,7 +74,7 @@ func TestLsOfEveryKind(t *testing.T) {
 	readers := locktest.ReadWrite(t, server.Client(t))
 	read := locktest.Acquire(t, readers, locker.Rule{Key: "shared", Mode: locker.Shared})
 	defer locktest.Release(t, read)
-	kept := locktest.Acquire(t, readers, locker.Rule{Key: "kept", AtLeast: time.Minute, TTL: time.Minute})
+	kept := locktest.Acquire(t, readers, locker.Rule{Key: "kept", KeepFor: time.Minute, TTL: time.Minute})
 	locktest.Release(t, kept)
 	if err := c.Set(t.Context(), "theirs", "redsync-value", time.Minute).Err(); err != nil {
 		t.Fatal(err)

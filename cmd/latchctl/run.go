@@ -95,9 +95,9 @@ func (r *running) flags(c *cobra.Command) {
 	f.BoolVarP(&r.shared, "shared", "s", false, "take the lock as a reader; readers share it (not on a quorum)")
 	f.IntVar(&r.limit, "limit", 0, "let this many commands run at once, as a semaphore (not on a quorum)")
 	f.DurationVar(&r.rule.TTL, "ttl", locker.DefaultTTL, "how long after a crash the lock stays locked; the lease is renewed every third of it")
-	f.DurationVar(&r.rule.Once, "once", 0, "after the command has succeeded, no call runs it again for this long; such a call does nothing, and its exit code is 0")
-	f.DurationVar(&r.rule.AtLeast, "at-least", 0, "keep the lock for at least this long, so that a quick job does not run again on a machine whose clock is late")
-	f.DurationVar(&r.rule.AtMost, "at-most", 0, "end the command after this long (default: no bound)")
+	f.DurationVar(&r.rule.OnceFor, "once", 0, "after the command has succeeded, no call runs it again for this long; such a call does nothing, and its exit code is 0")
+	f.DurationVar(&r.rule.KeepFor, "keep-for", 0, "keep the lock for at least this long, so that a quick job does not run again on a machine whose clock is late")
+	f.DurationVar(&r.rule.EndAfter, "end-after", 0, "end the command after this long (default: no bound)")
 	f.StringVar(&r.rule.Metadata, "metadata", "", "what others see of the holder (default: host, process and command)")
 	f.DurationVar(&r.grace, "grace", 10*time.Second, "how long a command has to end after SIGTERM when the lock was lost")
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitFailed, "exit code when the lock is not free")
@@ -243,7 +243,7 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	case len(cs) > 1:
 		l, err = locker.NewRedlock(cs.forLocker(), both)
 	default:
-		l, err = locker.NewSingle(cs[0], both)
+		l, err = locker.New(cs[0], both)
 	}
 	if err != nil {
 		cs.Close()

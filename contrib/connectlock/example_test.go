@@ -15,7 +15,7 @@ import (
 
 // This interceptor is for handlers whose .proto file names their locks.
 func ExampleNewInterceptor() {
-	l, err := locker.New(lockertest.NewMemory()) // in production NewSingle, with a client of Redis
+	l, err := locker.NewFromStore(lockertest.NewMemory()) // in production locker.New, with a client of Redis
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,12 +9,12 @@
 // All processes add the same job, with the same name. Each tick has a key of its own, such as
 // report@2026-11-22T03:00:00Z. The time in the key is the scheduled time of the tick, and not the
 // time at which a process starts the tick. So the clocks of the processes may differ by up to
-// [MaxSkew] (5 s by default). If a process was suspended for a long time, the key of its tick is
-// free again. Therefore each process checks the age of the tick after the grant, and skips an old
-// tick.
+// [WithMaxSkew] (5 s by default). If a process was suspended for a long time, the key of its tick
+// is free again. Therefore each process checks the age of the tick after the grant, and skips an
+// old tick.
 //
-// A tick runs at most once. If the process that runs a tick dies, the tick is lost. With [MakeUp],
-// another process runs this tick again.
+// A tick runs at most once. If the process that runs a tick dies, the tick is lost. With
+// [WithMakeUp], another process runs this tick again.
 //
 // Use cronlock when a schedule of robfig/cron names the times: each tick runs in one process, even
 // if clocks differ. For other jobs, see "A job once" in docs/choosing.md.
@@ -36,7 +36,7 @@ import (
 // of c reads spec. The parameter name is the name of the job. All processes must use the same name,
 // and no other job may have this name.
 //
-// The context of job ends if the lock of the tick is lost, or when the context given by [Base]
+// The context of job ends if the lock of the tick is lost, or when the context given by [WithBase]
 // ends. An error of job is logged. Once returns an error if its arguments are wrong.
 //
 // "@every 5m" counts from the start of each process, so its ticks have no common time. A job with
@@ -55,7 +55,7 @@ func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context
 	}
 	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
 		if e.cfg.makesUp {
-			return 0, fmt.Errorf("cronlock: Once %q: MakeUp does not work with %q, because its ticks have no common time; give a spec such as */5 * * * *", name, spec)
+			return 0, fmt.Errorf("cronlock: Once %q: WithMakeUp does not work with %q, because its ticks have no common time; give a spec such as */5 * * * *", name, spec)
 		}
 		e.interval = every.Delay
 	}
@@ -119,12 +119,12 @@ func (e *entry) rules(tick time.Time) []locker.Rule {
 	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait, TTL: e.cfg.ttl}
 	switch {
 	case e.interval > 0:
-		r.AtLeast = e.interval * 9 / 10
+		r.KeepFor = e.interval * 9 / 10
 		return []locker.Rule{r} // this rule also prevents overlapping runs
 	case e.cfg.makesUp:
-		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.memory()
+		r.Key, r.Wait, r.OnceFor = e.keyOf(tick), e.cfg.window, e.memory()
 	default:
-		r.Key, r.AtLeast = e.keyOf(tick), e.memory()
+		r.Key, r.KeepFor = e.keyOf(tick), e.memory()
 	}
 	if !e.cfg.noOverlap {
 		return []locker.Rule{r}
@@ -138,7 +138,7 @@ func (e *entry) keyOf(tick time.Time) string {
 }
 
 // memory returns how long the server remembers a tick. This time begins when the job starts. With
-// MakeUp, it begins when the job has ended.
+// WithMakeUp, it begins when the job has ended.
 func (e *entry) memory() time.Duration {
 	if e.cfg.makesUp {
 		return e.cfg.window + 2*e.cfg.skew

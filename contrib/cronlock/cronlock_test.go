@@ -46,7 +46,7 @@ func start(t *testing.T, l locker.Locker, spec string, job func(context.Context)
 	c := cron.New(cron.WithLogger(cron.DiscardLogger), cron.WithParser(cron.NewParser(
 		cron.SecondOptional|cron.Minute|cron.Hour|cron.Dom|cron.Month|cron.Dow|cron.Descriptor)))
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := cronlock.Once(c, l, spec, "job", job, append([]cronlock.Option{silent, cronlock.Base(ctx)}, opts...)...); err != nil {
+	if _, err := cronlock.Once(c, l, spec, "job", job, append([]cronlock.Option{silent, cronlock.WithBase(ctx)}, opts...)...); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(c.Entries()); n != 1 {
@@ -148,7 +148,7 @@ func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 		killed.Die()
 		<-ctx.Done() // the context ends, because the lease cannot be renewed
 		return context.Cause(ctx)
-	}, cronlock.MakeUp(), cronlock.TTL(5*time.Second))
+	}, cronlock.WithMakeUp(), cronlock.WithTTL(5*time.Second))
 	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Minute)
 	for range 2 {
 		start(t, lockertest.NewLocker(t, store), "0 * * * *", func(ctx context.Context) error {
@@ -158,7 +158,7 @@ func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 			}
 			runs.Add(1)
 			return nil
-		}, cronlock.MakeUp(), cronlock.TTL(5*time.Second))
+		}, cronlock.WithMakeUp(), cronlock.WithTTL(5*time.Second))
 	}
 	time.Sleep(2 * time.Minute)
 	left := 2 - early.Load()
@@ -181,7 +181,7 @@ func TestTicksDoNotOverlap(t *testing.T) {
 				time.Sleep(90 * time.Second)
 				inside.Add(-1)
 				return nil
-			}, cronlock.NoOverlap())
+			}, cronlock.WithNoOverlap())
 		}
 		time.Sleep(time.Hour)
 		if n := runs.Load(); n != 30 && n != 29 {
@@ -237,11 +237,14 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"option 1 is nil":   func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, nil); return err },
 		"expected exactly":  func() error { _, err := cronlock.Once(c, l, "daily", "job", job); return err },
 		"longer than the skew": func() error {
-			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.Window(5*time.Second))
+			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithWindow(5*time.Second))
 			return err
 		},
-		"no common time": func() error { _, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.MakeUp()); return err },
-		"TTL is 1ns":     func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.TTL(1)); return err },
+		"no common time": func() error {
+			_, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.WithMakeUp())
+			return err
+		},
+		"TTL is 1ns": func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithTTL(1)); return err },
 	} {
 		if err := once(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
@@ -255,7 +258,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 // cronProcess is a program that runs a job each second. The job adds its tick to a Redis list.
 var cronProcess = proc.Register("cron", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		panic(err)
 	}
@@ -264,7 +267,7 @@ var cronProcess = proc.Register("cron", func(args []string) {
 		lease, _ := locker.FromContext(ctx)
 		_, tick, _ := strings.Cut(lease.Key(), "@")
 		return client.RPush(ctx, args[1]+":ran", tick).Err()
-	}, silent, cronlock.Window(4*time.Second), cronlock.MaxSkew(time.Second)); err != nil {
+	}, silent, cronlock.WithWindow(4*time.Second), cronlock.WithMaxSkew(time.Second)); err != nil {
 		panic(err)
 	}
 	c.Start()

@@ -15,14 +15,14 @@ import (
 func makeReport(context.Context) error { return nil }
 
 func ExampleOnce() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
 	c := cron.New()
 	_, err = cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
 		return makeReport(ctx) // ctx ends if the lock is lost
-	}, cronlock.MakeUp(), cronlock.Window(10*time.Minute))
+	}, cronlock.WithMakeUp(), cronlock.WithWindow(10*time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}

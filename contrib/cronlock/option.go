@@ -24,32 +24,32 @@ type config struct {
 	logger    *slog.Logger
 }
 
-// MakeUp makes another process run a tick again if its process died or its job returned an error.
-// The other processes wait at most for the time of [Window] until the first process has run the
-// tick. A tick that succeeded does not run again. As long as one process is alive, a tick runs at
-// least once. A tick may run twice, so a second run of the job must be harmless.
-func MakeUp() Option { return func(c *config) { c.makesUp = true } }
+// WithMakeUp makes another process run a tick again if its process died or its job returned an
+// error. The other processes wait at most for the time of [WithWindow] until the first process has
+// run the tick. A tick that succeeded does not run again. As long as one process is alive, a tick
+// runs at least once. A tick may run twice, so a second run of the job must be harmless.
+func WithMakeUp() Option { return func(c *config) { c.makesUp = true } }
 
-// NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
-// [MakeUp], the tick is not skipped, but waits for the end of the earlier job. It waits at most for
-// the time of [Window].
-func NoOverlap() Option { return func(c *config) { c.noOverlap = true } }
+// WithNoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
+// [WithMakeUp], the tick is not skipped, but waits for the end of the earlier job. It waits at most
+// for the time of [WithWindow].
+func WithNoOverlap() Option { return func(c *config) { c.noOverlap = true } }
 
-// Window sets how long a tick is remembered. In this time after its start, no other process starts
-// the tick. With [MakeUp], Window is how long the other processes wait for the process that runs
-// the tick. Default: 30 s.
-func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
+// WithWindow sets how long a tick is remembered. In this time after its start, no other process
+// starts the tick. With [WithMakeUp], Window is how long the other processes wait for the process
+// that runs the tick. Default: 30 s.
+func WithWindow(d time.Duration) Option { return func(c *config) { c.window = d } }
 
-// MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
-// Default: 5 s.
-func MaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
+// WithMaxSkew sets by how much the clocks of two processes can differ. It must be less than
+// [WithWindow]. Default: 5 s.
+func WithMaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
 
-// TTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
-func TTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
+// WithTTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
+func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// Base sets the parent of the jobs' contexts. When ctx ends, the jobs' contexts end too. Default:
-// context.Background.
-func Base(ctx context.Context) Option { return func(c *config) { c.base = ctx } }
+// WithBase sets the parent of the jobs' contexts. When ctx ends, the jobs' contexts end too.
+// Default: context.Background.
+func WithBase(ctx context.Context) Option { return func(c *config) { c.base = ctx } }
 
 // WithLogger sets the logger for errors of jobs, and for skipped ticks. Default: slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
@@ -66,7 +66,7 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	case c == nil:
 		return errors.New("the Cron is nil; make one with cron.New")
 	case e.locker == nil:
-		return errors.New("the Locker is nil; make one with locker.NewSingle, and check its error")
+		return errors.New("the Locker is nil; make one with locker.New, and check its error")
 	case e.name == "":
 		return errors.New("the name is empty; give a name that all processes use for this job")
 	case e.job == nil:
@@ -74,7 +74,7 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	case e.cfg.base == nil || e.cfg.logger == nil:
 		return errors.New("Base(nil) or WithLogger(nil); remove the option for the default")
 	case e.cfg.skew < 0 || e.cfg.window <= e.cfg.skew+e.cfg.window/100:
-		return fmt.Errorf("Window(%v) with MaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
+		return fmt.Errorf("WithWindow(%v) with MaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func TestATickOfEveryIsNeverTooOld(t *testing.T) {
 	})
 }
 
-// The end of Base ends the context of a job.
+// The end of the context of WithBase ends the context of a job.
 func TestBaseEndsJobs(t *testing.T) {
 	inEntry(t, func(t *testing.T, e *entry, _ *[]string) {
 		base, stop := context.WithCancel(t.Context())

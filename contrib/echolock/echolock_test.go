@@ -60,7 +60,7 @@ var errBank = errors.New("the bank does not answer")
 // stored for a day.
 func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	for name, guard := range map[string]echo.MiddlewareFunc{
 		"New":                  echolock.New(l, "a:{param.id}"),
 		"WithBufferedResponse": echolock.New(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
@@ -90,11 +90,11 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
-// The reply is sent already, so Echo cannot turn it into a 500. Nevertheless Rule.Once must not
+// The reply is sent already, so Echo cannot turn it into a 500. Nevertheless Rule.OnceFor must not
 // treat the work as done.
 func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	runs := 0
 	server := serve(t, echolock.New(l, "d:{param.id}", once), func(c echo.Context) error {
 		runs++

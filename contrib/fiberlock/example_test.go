@@ -19,7 +19,7 @@ import (
 // A route of Fiber 3 handles one request per order at a time.
 func ExampleNew() {
 	store := lockertest.NewMemory()
-	l, err := locker.New(store)
+	l, err := locker.NewFromStore(store)
 	if err != nil {
 		log.Fatal(err)
 	}

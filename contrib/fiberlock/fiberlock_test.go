@@ -90,7 +90,7 @@ var errBank = errors.New("the bank does not answer")
 
 func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	for name, guard := range map[string]fiber.Handler{
 		"New":                  fiberlock.New(l, "a:{param.id}"),
 		"WithBufferedResponse": fiberlock.New(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),

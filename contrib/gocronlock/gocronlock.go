@@ -11,7 +11,7 @@
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
 //
 // Name each job (gocron.WithName), because its name is the key. When the lock of a job is lost, the
-// job continues, because gocron gives no context to a run. See [OnLost].
+// job continues, because gocron gives no context to a run. See [WithOnLost].
 //
 // With [NewElector], only the leader runs jobs. When the leader changes, a tick can run twice or
 // not at all, because the clocks of processes differ. When a scheduler has an Elector, gocron uses
@@ -40,16 +40,17 @@ var ErrLate = errors.New("gocronlock: the tick is so old that another process ma
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. When
 // a job is due, this Locker calls tick with the job's name. tick returns the time of the tick,
 // which must be the same in all processes. See [Round]. The key is NAME@TICK, and is kept for the
-// time of [Window].
+// time of [WithWindow].
 //
 // A process that was stopped may ask for its tick too late. It gets ErrLate when the tick is older
-// than [Window] minus [MaxSkew], or when the tick is in the future by more than [MaxSkew].
+// than [WithWindow] minus [WithMaxSkew], or when the tick is in the future by more than
+// [WithMaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
 	if tick == nil {
 		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
 	}
 	return newJobs("PerTick", l, opts, func(j *jobs) {
-		j.rule.AtLeast = j.window
+		j.rule.KeepFor = j.window
 		j.tick = tick
 	})
 }
@@ -76,7 +77,7 @@ func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.L
 	if every < 10*time.Millisecond {
 		return nil, fmt.Errorf("gocronlock: PerInterval: every is %v; give the interval of the jobs, at least 10ms", every)
 	}
-	return newJobs("PerInterval", l, opts, func(j *jobs) { j.rule.AtLeast = every * 9 / 10 })
+	return newJobs("PerInterval", l, opts, func(j *jobs) { j.rule.KeepFor = every * 9 / 10 })
 }
 
 // NoOverlap returns a Locker with which a job does not run in two processes at the same time. The
@@ -100,7 +101,7 @@ type jobs struct {
 // calls configure, which sets the fields that only this constructor sets.
 func newJobs(constructor string, l locker.Locker, opts []Option, configure func(*jobs)) (gocron.Locker, error) {
 	if l == nil {
-		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", constructor)
+		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.New, and check its error", constructor)
 	}
 	j := &jobs{locker: l, window: 30 * time.Second, skew: 5 * time.Second}
 	j.rule.Wait = locker.NoWait
@@ -111,7 +112,7 @@ func newJobs(constructor string, l locker.Locker, opts []Option, configure func(
 		o(j)
 	}
 	if j.skew < 0 || j.window <= j.skew+j.window/100 {
-		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the skew", constructor, j.window, j.skew)
+		return nil, fmt.Errorf("gocronlock: %s: WithWindow(%v) with WithMaxSkew(%v); the window must be longer than the skew", constructor, j.window, j.skew)
 	}
 	configure(j)
 	if err := locker.Check(l, j.rule); err != nil {
@@ -212,17 +213,17 @@ func (w whileLeading) Lock(ctx context.Context, name string) (gocron.Lock, error
 // An Option sets up a Locker of this package.
 type Option func(*jobs)
 
-// Window sets how long a tick of [PerTick] is remembered. In this time after its start, no other
-// process starts the tick. Default: 30 s.
-func Window(d time.Duration) Option { return func(j *jobs) { j.window = d } }
+// WithWindow sets how long a tick of [PerTick] is remembered. In this time after its start, no
+// other process starts the tick. Default: 30 s.
+func WithWindow(d time.Duration) Option { return func(j *jobs) { j.window = d } }
 
-// MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
-// Default: 5 s.
-func MaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
+// WithMaxSkew sets by how much the clocks of two processes can differ. It must be less than
+// [WithWindow]. Default: 5 s.
+func WithMaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
 
-// TTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
-func TTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
+// WithTTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
+func WithTTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
 
-// OnLost makes the package call f when the lock of a job is lost while the job runs. The job may
-// then run in another process, too.
-func OnLost(f func(name string, cause error)) Option { return func(j *jobs) { j.onLost = f } }
+// WithOnLost makes the package call f when the lock of a job is lost while the job runs. The job
+// may then run in another process, too.
+func WithOnLost(f func(name string, cause error)) Option { return func(j *jobs) { j.onLost = f } }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // single makes the Locker of one process, on a real server.
 func single(t *testing.T) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewSingle(redistest.Shared(t).Client(t))
+	l, err := locker.New(redistest.Shared(t).Client(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestEachTickRunsOnce(t *testing.T) {
 	var mu sync.Mutex
 	runs := make(map[int64]int)
 	for range 3 {
-		each, err := gocronlock.PerTick(single(t), gocronlock.Round(time.Second), gocronlock.Window(4*time.Second), gocronlock.MaxSkew(time.Second))
+		each, err := gocronlock.PerTick(single(t), gocronlock.Round(time.Second), gocronlock.WithWindow(4*time.Second), gocronlock.WithMaxSkew(time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,8 +182,9 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	})
 }
 
-// A process starts a tick until the tick's age is Window minus MaxSkew. A hundredth of Window is
-// also subtracted, because clocks run at different rates. A tick may be in the future by MaxSkew.
+// A process starts a tick until the tick's age is WithWindow minus WithMaxSkew. A hundredth of
+// WithWindow is also subtracted, because clocks run at different rates. A tick may be in the future
+// by WithMaxSkew.
 func TestTheBoundsOfATicksAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +193,7 @@ func TestTheBoundsOfATicksAge(t *testing.T) {
 			-skew - 1: true, -skew: false, 0: false, 89*time.Second - 1: false, 89 * time.Second: true,
 		} {
 			l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory()),
-				func(string) time.Time { return time.Now().Add(-age) }, gocronlock.Window(window), gocronlock.MaxSkew(skew))
+				func(string) time.Time { return time.Now().Add(-age) }, gocronlock.WithWindow(window), gocronlock.WithMaxSkew(skew))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,12 +208,12 @@ func TestTheBoundsOfATicksAge(t *testing.T) {
 	})
 }
 
-// A tick is remembered for the time Window after its start. This is long enough for one process
-// that starts the tick too early and another process that asks for it too late.
+// A tick is remembered for the time of WithWindow after its start. This is long enough for one
+// process that starts the tick too early and another process that asks for it too late.
 func TestATickIsRememberedForItsWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, tick := lockertest.NewMemory(), time.Now().Add(5*time.Second) // the first process is early by MaxSkew
+		store, tick := lockertest.NewMemory(), time.Now().Add(5*time.Second) // the first process is early by WithMaxSkew
 		var all []gocron.Locker
 		for range 2 {
 			l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), func(string) time.Time { return tick })
@@ -222,7 +223,7 @@ func TestATickIsRememberedForItsWindow(t *testing.T) {
 			all = append(all, l)
 		}
 		_ = take(t, all[0], "job").Unlock(t.Context())
-		time.Sleep(29600 * time.Millisecond) // the tick is 24.6 s old, just below the limit: the default Window minus MaxSkew and minus a hundredth of Window
+		time.Sleep(29600 * time.Millisecond) // the tick is 24.6 s old, just below the limit: the default WithWindow minus WithMaxSkew and minus a hundredth of Window
 		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
 			t.Errorf("the tick that has run: %v", err)
 		}
@@ -272,13 +273,13 @@ func TestTicksWithinASecondHaveKeysOfTheirOwn(t *testing.T) {
 	}
 }
 
-// OnLost gets the name of the job, even if the key also contains the time of a tick.
+// WithOnLost gets the name of the job, even if the key also contains the time of a tick.
 func TestOnLostGetsTheNameOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, lost := lockertest.NewMemory(), make(chan string, 1)
 		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), gocronlock.Round(time.Minute),
-			gocronlock.MaxSkew(40*time.Second), gocronlock.Window(2*time.Minute), gocronlock.OnLost(func(name string, _ error) { lost <- name }))
+			gocronlock.WithMaxSkew(40*time.Second), gocronlock.WithWindow(2*time.Minute), gocronlock.WithOnLost(func(name string, _ error) { lost <- name }))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +350,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
 	lost := make(chan error, 1)
-	l, err := gocronlock.NoOverlap(lockertest.NewLocker(t, store), gocronlock.TTL(time.Second), gocronlock.OnLost(func(name string, cause error) {
+	l, err := gocronlock.NoOverlap(lockertest.NewLocker(t, store), gocronlock.WithTTL(time.Second), gocronlock.WithOnLost(func(name string, cause error) {
 		if name != "job" {
 			t.Errorf("the lock of %s was lost", name)
 		}
@@ -368,11 +369,11 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	}
 	_ = take(t, l, "job")
 	if len(lost) != 0 {
-		t.Errorf("OnLost was called for a release: %v", <-lost)
+		t.Errorf("WithOnLost was called for a release: %v", <-lost)
 	}
 	store.Steal("job")
 	if cause := <-lost; !errors.Is(cause, locker.ErrLost) {
-		t.Errorf("OnLost was called with %v", cause)
+		t.Errorf("WithOnLost was called with %v", cause)
 	}
 }
 
@@ -472,15 +473,15 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"every is 9.999999ms": func() (gocron.Locker, error) {
 			return gocronlock.PerInterval(l, 10*time.Millisecond-1)
 		},
-		"MaxSkew(-1ns)": func() (gocron.Locker, error) { return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(-1)) },
-		"Window(1m40s) with MaxSkew(1m39s)": func() (gocron.Locker, error) {
-			return gocronlock.PerTick(l, tick, gocronlock.Window(100*time.Second), gocronlock.MaxSkew(99*time.Second))
+		"WithMaxSkew(-1ns)": func() (gocron.Locker, error) { return gocronlock.PerTick(l, tick, gocronlock.WithMaxSkew(-1)) },
+		"WithWindow(1m40s) with WithMaxSkew(1m39s)": func() (gocron.Locker, error) {
+			return gocronlock.PerTick(l, tick, gocronlock.WithWindow(100*time.Second), gocronlock.WithMaxSkew(99*time.Second))
 		},
 		"option 1 is nil": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
 		"longer than the skew": func() (gocron.Locker, error) {
-			return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(time.Minute))
+			return gocronlock.PerTick(l, tick, gocronlock.WithMaxSkew(time.Minute))
 		},
-		"TTL is 1ns": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, gocronlock.TTL(1)) },
+		"TTL is 1ns": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, gocronlock.WithTTL(1)) },
 	} {
 		if _, err := make(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)

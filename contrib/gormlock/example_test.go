@@ -18,7 +18,7 @@ func ExampleDo() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}

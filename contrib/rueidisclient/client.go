@@ -4,7 +4,7 @@
 //	…
 //	client, err := rueidisclient.New(c)
 //	…
-//	l, err := locker.NewSingle(client)
+//	l, err := locker.New(client)
 //
 // Concurrent calls share rueidis' connections, and are sent together. From the first wait on, a
 // Locker uses one more connection for its subscription. latchkit needs no client-side caching. With
@@ -33,8 +33,8 @@ var _ interface {
 	redisstore.Subscriber
 } = (*Client)(nil)
 
-// New returns a client for the constructors NewSingle, NewReadWrite, NewSemaphore and NewRedlock of
-// package locker. NewRedlock needs one client for each server. c belongs to the caller. Close c
+// New returns a client for the constructors locker.New, NewReadWrite, NewSemaphore and NewRedlock
+// of package locker. NewRedlock needs one client for each server. c belongs to the caller. Close c
 // only after the Locker.
 //
 // c connects to one server, or to the master that Sentinel names. New refuses a client of a Redis

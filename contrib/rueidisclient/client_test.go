@@ -157,7 +157,7 @@ func TestErrorsOfTheServerKeepTheirCode(t *testing.T) {
 	if err := c.Process(t.Context(), redis.NewStringCmd(t.Context(), "get", "a")); !errors.Is(err, redis.ErrClosed) {
 		t.Errorf("a client that is closed: %v, want the error of go-redis", err)
 	}
-	l, err := locker.NewSingle(c)
+	l, err := locker.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestClientsThatCannotLockAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := locker.NewSingle(one, locker.WithReplicaAck(1, time.Second)); err == nil {
+	if _, err := locker.New(one, locker.WithReplicaAck(1, time.Second)); err == nil {
 		t.Error("WithReplicaAck was taken")
 	}
 }

@@ -22,7 +22,7 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		fmt.Println(err)
 		return

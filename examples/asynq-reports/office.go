@@ -44,7 +44,7 @@ func open(c *redis.Client) (_ *office, err error) {
 		return nil, err
 	}
 	for range workers {
-		l, err := locker.NewSingle(c, locker.WithObserver(observer)) // this option turns tracing on
+		l, err := locker.New(c, locker.WithObserver(observer)) // this option turns tracing on
 		if err != nil {
 			return nil, err
 		}
@@ -213,7 +213,7 @@ func (o *office) runSchedule(ctx context.Context, out io.Writer) error {
 				s := asynq.NewSchedulerFromRedisClient(o.redis, opts)
 				_, err := s.Register("@every 1s", asynq.NewTask("stats:count", nil))
 				return s, err
-			}, asynqlock.SchedulerBase(base))
+			}, asynqlock.WithSchedulerBase(base))
 		}()
 	}
 	seconds, leader := map[int64]bool{}, -1

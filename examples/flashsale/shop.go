@@ -64,7 +64,7 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 		}
 		locks = append(locks, locker.WithObserver(observer))
 	}
-	if s.locks, err = locker.NewSingle(s.redis, locks...); err != nil {
+	if s.locks, err = locker.New(s.redis, locks...); err != nil {
 		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")

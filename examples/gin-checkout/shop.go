@@ -35,7 +35,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	if err != nil {
 		return nil, err
 	}
-	l, err := locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on
+	l, err := locker.New(client, locker.WithObserver(observer)) // this turns tracing on
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 			s.stop()
 		}
 	}()
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		return s, err
 	}

@@ -43,7 +43,7 @@ func atMostThree(ctx context.Context, out io.Writer, client *redis.Client, trace
 
 // fewLocks locks twenty customers with four locks. Two customers may have the same lock.
 func fewLocks(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
-	l, err := locker.NewSingle(client, traced)
+	l, err := locker.New(client, traced)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func fewLocks(ctx context.Context, out io.Writer, client *redis.Client, traced l
 // oneLeader has two candidates. The first candidate leads until it stops. Then the second
 // candidate leads.
 func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
-	l, err := locker.NewSingle(client, traced)
+	l, err := locker.New(client, traced)
 	if err != nil {
 		return err
 	}

@@ -13,10 +13,10 @@ import (
 // This time is the same on all pods, even if their clocks differ.
 func Tick(ctx context.Context, l locker.Locker, job string, planned time.Time, do func(context.Context) error) error {
 	err := locker.Run(ctx, l, locker.Rule{
-		Key:  "cron:" + job + ":" + planned.UTC().Format(time.RFC3339),
-		Name: "cron:" + job,
-		Wait: locker.NoWait,
-		Once: 24 * time.Hour, // longer than any pod is late
+		Key:     "cron:" + job + ":" + planned.UTC().Format(time.RFC3339),
+		Name:    "cron:" + job,
+		Wait:    locker.NoWait,
+		OnceFor: 24 * time.Hour, // longer than any pod is late
 	}, do)
 	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrDone) {
 		return nil // another pod does the job, or has done it

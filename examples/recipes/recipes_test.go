@@ -31,7 +31,7 @@ func newPods(t *testing.T) [2]pod {
 	var pods [2]pod
 	for i := range pods {
 		c := server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })
-		l, err := locker.NewSingle(c, locker.WithPrefix(t.Name()+":"))
+		l, err := locker.New(c, locker.WithPrefix(t.Name()+":"))
 		if err != nil {
 			t.Fatal(err)
 		}

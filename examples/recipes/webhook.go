@@ -20,9 +20,9 @@ func Webhook(l locker.Locker, event func(*http.Request) (id string, err error), 
 			return
 		}
 		err = locker.Run(r.Context(), l, locker.Rule{
-			Key:  "webhook:" + id,
-			Wait: locker.NoWait,
-			Once: 72 * time.Hour, // longer than the sender repeats an event
+			Key:     "webhook:" + id,
+			Wait:    locker.NoWait,
+			OnceFor: 72 * time.Hour, // longer than the sender repeats an event
 		}, func(ctx context.Context) error { return handle(ctx, r) })
 		switch {
 		case err == nil, errors.Is(err, locker.ErrDone):

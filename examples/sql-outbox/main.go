@@ -131,7 +131,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	l, err := locker.NewSingle(client, locker.WithObserver(observer)) // this option turns tracing on
+	l, err := locker.New(client, locker.WithObserver(observer)) // this option turns tracing on
 	if err != nil {
 		return err
 	}

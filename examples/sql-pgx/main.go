@@ -51,7 +51,7 @@ func run(ctx context.Context, dsn, url string) error {
 	if err != nil {
 		return err
 	}
-	l, err := locker.NewSingle(redis.NewClient(options), locker.WithObserver(observer)) // this option turns tracing on
+	l, err := locker.New(redis.NewClient(options), locker.WithObserver(observer)) // this option turns tracing on
 	if err != nil {
 		return err
 	}

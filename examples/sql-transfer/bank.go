@@ -59,7 +59,7 @@ func newLocker(client *redis.Client) (*locker.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
+	return locker.New(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
 }
 
 // branch returns the same bank with another Locker. It stands for another process of the bank.

@@ -51,7 +51,7 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	if err != nil {
 		return err
 	}
-	l, err := locker.NewSingle(client, locker.WithObserver(observer))
+	l, err := locker.New(client, locker.WithObserver(observer))
 	if err != nil {
 		return err
 	}

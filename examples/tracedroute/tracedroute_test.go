@@ -24,7 +24,7 @@ func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	other, err := locker.NewSingle(client) // the Locker of another service, which holds the lock
+	other, err := locker.New(client) // the Locker of another service, which holds the lock
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,12 +105,12 @@ type Lock struct {
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	// For this time after a successful call, calls with the same key fail with ALREADY_EXISTS.
 	// Absent: they do not fail.
-	Once *durationpb.Duration `protobuf:"bytes,6,opt,name=once,proto3" json:"once,omitempty"`
+	OnceFor *durationpb.Duration `protobuf:"bytes,6,opt,name=once_for,json=onceFor,proto3" json:"once_for,omitempty"`
 	// The lock is kept at least this long, even if the call is over sooner. Absent: the lock ends
 	// with the call.
-	AtLeast *durationpb.Duration `protobuf:"bytes,7,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	KeepFor *durationpb.Duration `protobuf:"bytes,7,opt,name=keep_for,json=keepFor,proto3" json:"keep_for,omitempty"`
 	// The lock ends after this long, even if the call still runs. Absent: the lock has no such bound.
-	AtMost *durationpb.Duration `protobuf:"bytes,8,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
+	EndAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=end_after,json=endAfter,proto3" json:"end_after,omitempty"`
 	// Several keys, instead of key. A call takes the locks of all these keys together, or no lock.
 	Keys []string `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
 	// How long the client of a stream may keep the handler waiting while the stream holds its locks.
@@ -194,23 +194,23 @@ func (x *Lock) GetName() string {
 	return ""
 }
 
-func (x *Lock) GetOnce() *durationpb.Duration {
+func (x *Lock) GetOnceFor() *durationpb.Duration {
 	if x != nil {
-		return x.Once
+		return x.OnceFor
 	}
 	return nil
 }
 
-func (x *Lock) GetAtLeast() *durationpb.Duration {
+func (x *Lock) GetKeepFor() *durationpb.Duration {
 	if x != nil {
-		return x.AtLeast
+		return x.KeepFor
 	}
 	return nil
 }
 
-func (x *Lock) GetAtMost() *durationpb.Duration {
+func (x *Lock) GetEndAfter() *durationpb.Duration {
 	if x != nil {
-		return x.AtMost
+		return x.EndAfter
 	}
 	return nil
 }
@@ -275,16 +275,16 @@ var File_latchkit_lock_v1_lock_proto protoreflect.FileDescriptor
 
 const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\n" +
-	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x91\x04\n" +
+	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9c\x04\n" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x1b.latchkit.lock.v1.Lock.ModeR\x04mode\x12-\n" +
 	"\x04wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\x12-\n" +
-	"\x04once\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04once\x124\n" +
-	"\bat_least\x18\a \x01(\v2\x19.google.protobuf.DurationR\aatLeast\x122\n" +
-	"\aat_most\x18\b \x01(\v2\x19.google.protobuf.DurationR\x06atMost\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x124\n" +
+	"\bonce_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\aonceFor\x124\n" +
+	"\bkeep_for\x18\a \x01(\v2\x19.google.protobuf.DurationR\akeepFor\x126\n" +
+	"\tend_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\bendAfter\x12\x12\n" +
 	"\x04keys\x18\t \x03(\tR\x04keys\x126\n" +
 	"\tmax_stall\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\bmaxStall\x12 \n" +
@@ -321,9 +321,9 @@ var file_latchkit_lock_v1_lock_proto_depIdxs = []int32{
 	0, // 0: latchkit.lock.v1.Lock.mode:type_name -> latchkit.lock.v1.Lock.Mode
 	2, // 1: latchkit.lock.v1.Lock.wait:type_name -> google.protobuf.Duration
 	2, // 2: latchkit.lock.v1.Lock.ttl:type_name -> google.protobuf.Duration
-	2, // 3: latchkit.lock.v1.Lock.once:type_name -> google.protobuf.Duration
-	2, // 4: latchkit.lock.v1.Lock.at_least:type_name -> google.protobuf.Duration
-	2, // 5: latchkit.lock.v1.Lock.at_most:type_name -> google.protobuf.Duration
+	2, // 3: latchkit.lock.v1.Lock.once_for:type_name -> google.protobuf.Duration
+	2, // 4: latchkit.lock.v1.Lock.keep_for:type_name -> google.protobuf.Duration
+	2, // 5: latchkit.lock.v1.Lock.end_after:type_name -> google.protobuf.Duration
 	2, // 6: latchkit.lock.v1.Lock.max_stall:type_name -> google.protobuf.Duration
 	3, // 7: latchkit.lock.v1.lock:extendee -> google.protobuf.MethodOptions
 	1, // 8: latchkit.lock.v1.lock:type_name -> latchkit.lock.v1.Lock

@@ -94,7 +94,7 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 // useless.
 type Chore struct {
 	Claim   store.Claim
-	Keep    time.Time // the time until which AtLeast keeps the key; zero: AtLeast is not set
+	Keep    time.Time // the time until which KeepFor keeps the key; zero: KeepFor is not set
 	Useless time.Time // from this time on, the release has no effect
 }
 

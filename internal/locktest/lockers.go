@@ -12,7 +12,7 @@ import (
 // Single makes a Locker on one server, and closes it with the test.
 func Single(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewSingle(c, opts...)
+	l, err := locker.New(c, opts...)
 	return closed(t, l, err)
 }
 
@@ -44,7 +44,7 @@ func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
 	return l
 }
 
-// SingleStore makes the Store that locker.NewSingle uses.
+// SingleStore makes the Store that locker.New uses.
 func SingleStore(c locker.Client) locker.Store {
 	s, _ := redisstore.New(c, redisstore.Settings{}) // only wrong options cause an error
 	return s

@@ -111,7 +111,7 @@ func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
 // reason. Each node takes back only the vote that it has shown. So Revoke does not affect a lease
-// that begins meanwhile, or a key that has no holder and is kept for AtLeast meanwhile.
+// that begins meanwhile, or a key that has no holder and is kept for KeepFor meanwhile.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)

@@ -59,7 +59,7 @@ func (n *node) voteCall(a *appeal) *redisstore.Call {
 	lease := c.Owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata
 	earliest := strconv.FormatUint(max(a.hint-skew, last-mostAhead), 10)
 	args := [10]any{"", lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(a.hint+skew, 10)}
-	if !c.Queue && c.Once == 0 {
+	if !c.Queue && c.OnceFor == 0 {
 		return voteScript.Call(keys, args[:7]...)
 	}
 	args[7], args[8], args[9] = redisstore.AsksOnce(*c), n.inboxOf(c), strconv.FormatUint(a.ticket, 10)

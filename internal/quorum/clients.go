@@ -18,7 +18,7 @@ const mostNodes = 31
 func CheckClients(caller string, cs []redisstore.Client) error {
 	switch n := len(cs); {
 	case n < 3:
-		return fmt.Errorf("latchkit: %s: %d clients; give clients of an odd number of independent servers, at least 3, or use NewSingle for one server", caller, n)
+		return fmt.Errorf("latchkit: %s: %d clients; give clients of an odd number of independent servers, at least 3, or use locker.New for one server", caller, n)
 	case n%2 == 0:
 		return fmt.Errorf("latchkit: %s: %d clients; give an odd number of clients: %d clients tolerate no more failed servers than %d", caller, n, n, n-1)
 	case n > mostNodes:

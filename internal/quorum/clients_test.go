@@ -25,7 +25,7 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 		options []locker.QuorumOption
 	}{
 		{"0 clients; give clients of an odd number of independent servers, at least 3", nil, nil},
-		{"use NewSingle for one", []locker.Client{one}, nil},
+		{"use locker.New for one", []locker.Client{one}, nil},
 		{"4 clients; give an odd number", []locker.Client{one, node(2), node(3), node(4)}, nil},
 		{"at most 31", append([]locker.Client{}, manyNodes(33)...), nil},
 		{"client 1 is nil", []locker.Client{one, (*redis.Client)(nil), node(3)}, nil},

@@ -104,7 +104,7 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
-	rule := locker.Rule{Key: "job", Once: time.Minute, Wait: locker.NoWait}
+	rule := locker.Rule{Key: "job", OnceFor: time.Minute, Wait: locker.NoWait}
 	// This is the state after a Complete that only this node has executed, because the lease was
 	// revoked at the two other nodes.
 	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute)
@@ -127,7 +127,7 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 }
 
 // When RunAll does not get all keys, it releases the keys that it has. It does not keep these keys
-// for AtLeast, because no work was done.
+// for KeepFor, because no work was done.
 func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *locker.Engine{
@@ -140,7 +140,7 @@ func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 			t.Parallel()
 			l := open(t)
 			held := acquire(t, l, locker.Rule{Key: "b"})
-			rules := []locker.Rule{{Key: "a", AtLeast: 30 * time.Second, Wait: time.Second}, {Key: "b", AtLeast: 30 * time.Second, Wait: time.Second}}
+			rules := []locker.Rule{{Key: "a", KeepFor: 30 * time.Second, Wait: time.Second}, {Key: "b", KeepFor: 30 * time.Second, Wait: time.Second}}
 			ran := false
 			work := func(context.Context) error { ran = true; return nil }
 			if err := locker.RunAll(t.Context(), l, rules, work); !errors.Is(err, locker.ErrBusy) {

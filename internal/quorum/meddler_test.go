@@ -86,7 +86,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	s := quorumStore(cs, locker.DefaultNodeTimeout)
 	checkSettled(t, s)
 	claim := claimOn("a")
-	claim.Once = time.Hour
+	claim.OnceFor = time.Hour
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatal(g.State, err)
 	}
@@ -116,7 +116,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	var again store.Claim
 	eventually(t, "nodes without the mark are a quorum", func() bool {
 		again = claimOn("a")
-		again.Once = time.Hour
+		again.OnceFor = time.Hour
 		next, err := s.Acquire(t.Context(), again)
 		return err == nil && next.State == store.Granted
 	})

@@ -230,7 +230,7 @@ func (n *node) repeatRelease(c store.Claim) {
 func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
-		done = c.Once
+		done = c.OnceFor
 		if args.text != "" {
 			text = args.text
 		}

@@ -260,13 +260,13 @@ func TestWithReplicaAckSaysWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	for advice, try := range map[string]func() (*locker.Engine, error){
-		"at least one replica": func() (*locker.Engine, error) { return locker.NewSingle(client, locker.WithReplicaAck(0, time.Second)) },
-		"at least 1ms":         func() (*locker.Engine, error) { return locker.NewSingle(client, locker.WithReplicaAck(1, 0)) },
+		"at least one replica": func() (*locker.Engine, error) { return locker.New(client, locker.WithReplicaAck(0, time.Second)) },
+		"at least 1ms":         func() (*locker.Engine, error) { return locker.New(client, locker.WithReplicaAck(1, 0)) },
 		"ReadTimeout": func() (*locker.Engine, error) {
-			return locker.NewSingle(client, locker.WithReplicaAck(1, 10*time.Second))
+			return locker.New(client, locker.WithReplicaAck(1, 10*time.Second))
 		},
 		"no Pipeline": func() (*locker.Engine, error) {
-			return locker.NewSingle(struct{ locker.Client }{client}, locker.WithReplicaAck(1, time.Second))
+			return locker.New(struct{ locker.Client }{client}, locker.WithReplicaAck(1, time.Second))
 		},
 	} {
 		if _, err := try(); err == nil || !strings.Contains(err.Error(), advice) {

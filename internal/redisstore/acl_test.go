@@ -58,7 +58,7 @@ func TestAUserForLocks(t *testing.T) {
 	t.Cleanup(func() { _ = readWrite.Close(context.Background()) })
 	permits := locktest.Semaphore(t, server.Client(t, as), 1)
 	for name, l := range map[string]*locker.Engine{"single": newSingle(t, server.Client(t, as)), "readers": readWrite, "permits": permits} {
-		rule := locker.Rule{Key: "order:" + name, Once: time.Minute}
+		rule := locker.Rule{Key: "order:" + name, OnceFor: time.Minute}
 		holder := acquire(t, l, rule)
 		waiting := newSingle(t, server.Client(t, as))
 		if name == "permits" {
@@ -76,7 +76,7 @@ func TestAUserForLocks(t *testing.T) {
 		}
 	}
 	release(t, acquire(t, readWrite, locker.Rule{Key: "order:shared", Mode: locker.Shared}))
-	two := acquire(t, permits, locker.Rule{Key: "order:units", Limit: 3, Weight: 2, AtLeast: time.Second})
+	two := acquire(t, permits, locker.Rule{Key: "order:units", Limit: 3, Weight: 2, KeepFor: time.Second})
 	release(t, acquire(t, permits, locker.Rule{Key: "order:units", Limit: 3}))
 	release(t, two)
 	if refused := admin.ACLLog(t.Context(), 10).Val(); len(refused) > 0 {

@@ -119,7 +119,7 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 // changes must happen together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)
-	if !slotMoves(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
 		return g, err
 	}
 	return s.releaseAlone(ctx, c)
@@ -155,7 +155,7 @@ func (s Cluster) Undo(ch calls.Chore) {
 // further calls.
 func (s Cluster) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
 	g, err := q.Answer()
-	if !slotMoves(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
 		onAnswer(g, err)
 		return
 	}

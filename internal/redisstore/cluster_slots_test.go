@@ -311,9 +311,9 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	g, err = backend.Release(t.Context(), winner)
 	want(store.Released, g, err)
 	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
-		t.Errorf("AtLeast keeps %q", text)
+		t.Errorf("KeepFor keeps %q", text)
 	}
-	once := store.Claim{Key: key, Owner: rand.Text(), Once: time.Minute, Complete: true}
+	once := store.Claim{Key: key, Owner: rand.Text(), OnceFor: time.Minute, Complete: true}
 	if _, err := backend.Release(t.Context(), once); !redis.IsTryAgainError(err) {
 		t.Errorf("a release that sets the mark ended with %v", err)
 	}

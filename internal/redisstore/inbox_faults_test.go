@@ -221,7 +221,7 @@ func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}
 	})
-	l, err := locker.NewSingle(client)
+	l, err := locker.New(client)
 	if err != nil {
 		t.Fatal(err)
 	}

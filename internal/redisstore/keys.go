@@ -16,7 +16,7 @@ const (
 	permitsPrefix   = store.ReservedPrefix + "p:{" // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
 	usesPrefix      = store.ReservedPrefix + "u:{" // latchkit:u:{tag}:L, a hash with the use of each of these permits
 	tombstonePrefix = store.ReservedPrefix + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
-	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.Once marks the work as done
+	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.OnceFor marks the work as done
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
 	// The key latchkit:w:{tag}:L has the token of the waiter for which a node of a quorum keeps
 	// its vote.

@@ -32,7 +32,7 @@ var (
 	nothingLeftBut   = locktest.NothingLeftBut
 )
 
-// ackedStore makes the Store that locker.NewSingle uses with WithReplicaAck.
+// ackedStore makes the Store that locker.New uses with WithReplicaAck.
 func ackedStore(c locker.Client, n int, timeout time.Duration) (locker.Store, error) {
 	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: timeout}})
 }

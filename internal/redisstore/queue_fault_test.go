@@ -34,7 +34,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.key = "once"
 	done := l.newHolder()
 	asksOnce := l.claim(listener.name)
-	asksOnce.Once = time.Minute
+	asksOnce.OnceFor = time.Minute
 	l.acquire(asksOnce, store.Busy)
 	full := func(limit string) {
 		if err := l.server.ConfigSet(t.Context(), "maxmemory", limit).Err(); err != nil {
@@ -86,7 +86,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.release(expired, store.NotOurs)
 
 	l.key = "once"
-	done.Complete, done.Once = true, time.Minute
+	done.Complete, done.OnceFor = true, time.Minute
 	l.release(done, store.Released)
 	if got := listener.nextMessage(); got != "done "+asksOnce.Owner+" once" {
 		t.Fatalf("told %q", got)
@@ -164,7 +164,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		return func(l *line) (store.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
 	}
 	me, next := rand.Text(), rand.Text()
-	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handedTTL, Once: time.Minute}
+	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handedTTL, OnceFor: time.Minute}
 	releases := func(change func(c *store.Claim)) func(l *line) (store.Grant, error) {
 		return func(l *line) (store.Grant, error) {
 			c := claim

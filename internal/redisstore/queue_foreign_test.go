@@ -47,7 +47,7 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
-	rule := locker.Rule{Key: "a", AtMost: time.Minute} // with AtMost the lease is not renewed, so only its release confirms it
+	rule := locker.Rule{Key: "a", EndAfter: time.Minute} // with EndAfter the lease is not renewed, so only its release confirms it
 	first := queues(t, newSingle(t, server.Client(t)), rule, client)
 	second := queues(t, newSingle(t, server.Client(t)), rule, client)
 	q := redisstore.QueueKey("a")

@@ -195,9 +195,9 @@ func TestReleaseWithNext(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		c := l.newHolder()
-		c.Complete, c.Once = true, time.Minute
+		c.Complete, c.OnceFor = true, time.Minute
 		next := l.claim("")
-		next.Once = time.Minute
+		next.OnceFor = time.Minute
 		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Done {
 			t.Fatalf("%+v", g)
 		}
@@ -209,7 +209,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	l := sharedLine(t)
 	listener := l.listen()
 	holder := l.claim(listener.name)
-	holder.Once = time.Minute
+	holder.OnceFor = time.Minute
 	l.acquire(holder, store.Granted)
 	var once []store.Claim
 	var other store.Claim
@@ -218,7 +218,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 			other = l.newWaiter(listener.name)
 		}
 		c := l.claim(listener.name)
-		if c.Once = time.Minute; i == 3 {
+		if c.OnceFor = time.Minute; i == 3 {
 			c.Inbox = ""
 		}
 		l.acquire(c, store.Busy)
@@ -270,7 +270,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
-	// Revoke ends the time for which AtLeast keeps a released key. Then the server hands the key
+	// Revoke ends the time for which KeepFor keeps a released key. Then the server hands the key
 	// to the next waiter.
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {

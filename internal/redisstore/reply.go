@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// KeptToken stands in place of the token while Rule.AtLeast keeps a released key.
+// KeptToken stands in place of the token while Rule.KeepFor keeps a released key.
 const KeptToken = "kept"
 
 // SharedToken stands in place of the token while readers hold the key.

@@ -107,7 +107,7 @@ func (s semaphore) acquire(c store.Claim) *question {
 	if c.Queue {
 		waits = waiterPart(c)
 	}
-	if c.Once > 0 {
+	if c.OnceFor > 0 {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
@@ -213,7 +213,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 // Release runs sem_release.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.release(c).ask(ctx, s.single.Client)
-	if !slotMoves(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
 		return g, err
 	}
 	return s.releaseAlone(ctx, c)
@@ -267,7 +267,7 @@ func (s semaphore) Undo(ch calls.Chore) {
 // slot moves.
 func (s semaphore) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
 	g, err := q.Answer()
-	if !slotMoves(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
 		onAnswer(g, err)
 		return
 	}

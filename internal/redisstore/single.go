@@ -83,7 +83,7 @@ func (s Single) acquire(c store.Claim) *question {
 	if c.Queue {
 		waits = waiterPart(c)
 	}
-	if c.Once > 0 {
+	if c.OnceFor > 0 {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
@@ -179,7 +179,7 @@ func QueueEntry(c store.Claim) string { return c.Owner + "|" + waiterPart(c) + "
 
 // AsksOnce returns "1" when the claim c asks whether its work is done already, otherwise "0".
 func AsksOnce(c store.Claim) string {
-	if c.Once > 0 {
+	if c.OnceFor > 0 {
 		return "1"
 	}
 	return "0"
@@ -277,7 +277,7 @@ func releaseOf(c store.Claim) releaseCall {
 	r.queue, r.tombstone = queueAndTombstone(c.Key, c.Owner)
 	r.nextTombstone = r.tombstone
 	if c.Complete {
-		r.done = c.Once
+		r.done = c.OnceFor
 	}
 	if c.Queue {
 		r.entry = QueueEntry(c)

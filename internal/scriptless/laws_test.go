@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // can has the abilities of the Store. The Store has no fences, and no ability that needs fences,
 // because fences need scripts.
-var can = storetest.Capabilities{Tombstone: true, Once: true, AtLeast: true, Metadata: true, Left: true}
+var can = storetest.Capabilities{Tombstone: true, OnceFor: true, KeepFor: true, Metadata: true, Left: true}
 
 // user is an ACL user with the rights that NewScriptless documents, and no others.
 var user = []any{

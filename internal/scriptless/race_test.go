@@ -67,7 +67,7 @@ var steps = map[string]func(ctx context.Context, s *scriptless.Store, c store.Cl
 		return s.Release(ctx, c)
 	},
 	"complete": func(ctx context.Context, s *scriptless.Store, c store.Claim) (store.Grant, error) {
-		c.Complete, c.Once = true, time.Hour
+		c.Complete, c.OnceFor = true, time.Hour
 		return s.Release(ctx, c)
 	},
 }
@@ -252,7 +252,7 @@ func must(t *testing.T, err error) {
 func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
-	s, c := scriptless.New(client), store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: time.Minute, FenceCount: 1, Once: time.Minute}
+	s, c := scriptless.New(client), store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: time.Minute, FenceCount: 1, OnceFor: time.Minute}
 	for _, want := range []store.State{store.Granted, store.Granted} {
 		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != want {
 			t.Fatalf("%v, %v", g.State, err)

@@ -59,7 +59,7 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	switch ours := h.owner == c.Owner; {
 	case undone.Val() > 0:
 		return s.giveBack(ctx, c, ours, store.Undone)
-	case c.Once > 0 && done.Val() > 0 && (taken || !ours):
+	case c.OnceFor > 0 && done.Val() > 0 && (taken || !ours):
 		return s.giveBack(ctx, c, ours, store.Done)
 	case taken:
 		return granted, nil
@@ -136,7 +136,7 @@ func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error)
 			return store.Grant{}, refused(err)
 		}
 	}
-	completes := c.Complete && c.Once > 0
+	completes := c.Complete && c.OnceFor > 0
 	ours, err := s.change(ctx, c, func(_ time.Duration, p redis.Pipeliner) {
 		if c.KeepFor > 0 {
 			_ = p.Process(ctx, newNoRetryCmd(ctx, "set", c.Key, valueOf("", ""), "px", redisstore.Millis(c.KeepFor), "xx"))
@@ -144,7 +144,7 @@ func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error)
 			_ = p.Process(ctx, newNoRetryCmd(ctx, "del", c.Key))
 		}
 		if completes {
-			p.Set(ctx, redisstore.DoneKey(c.Key), "1", wholeMillis(c.Once))
+			p.Set(ctx, redisstore.DoneKey(c.Key), "1", wholeMillis(c.OnceFor))
 		}
 	})
 	switch {

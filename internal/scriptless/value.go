@@ -10,7 +10,7 @@ import (
 
 // valuePrefix is the first word of each lease's value, which has the form
 // scriptless|OWNER|METADATA. METADATA is escaped, so no value contains a colon, and no Locker with
-// scripts takes the value for a lease of its own. The value has no owner while AtLeast keeps a
+// scripts takes the value for a lease of its own. The value has no owner while KeepFor keeps a
 // released key.
 const valuePrefix = "scriptless|"
 

@@ -15,7 +15,7 @@ import (
 // A payment runs once, although the client sends it twice with the same key. The second request
 // gets the answer of the first.
 func ExampleKeeper_Do() {
-	l, err := locker.New(lockertest.NewMemory()) // or NewSingle
+	l, err := locker.NewFromStore(lockertest.NewMemory()) // or locker.New
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -53,8 +53,8 @@ type Outcome struct {
 	// DoneOnly, together with Keep, makes the Keeper store only that the work is done, without the
 	// Response.
 	DoneOnly bool
-	// Failed means that the work must count as not done: a [Transactor] rolls back, and Rule.Once
-	// does not mark the work as done.
+	// Failed means that the work must count as not done: a [Transactor] rolls back, and
+	// Rule.OnceFor does not mark the work as done.
 	Failed bool
 }
 

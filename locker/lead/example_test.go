@@ -14,7 +14,7 @@ import (
 // One of several processes relays an outbox. The others wait, and one of them continues when the
 // leader stops.
 func ExampleRun() {
-	l, err := locker.New(lockertest.NewMemory()) // in a service: NewSingle
+	l, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: locker.New
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,11 +34,11 @@ func ExampleRun() {
 // A Leader shows the rest of the program whether this process leads. With StepDown, the process
 // lets another process lead.
 func ExampleLeader() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
-	leader, err := lead.New(l, locker.Rule{Key: "outbox", TTL: 5 * time.Second, AtMost: time.Hour})
+	leader, err := lead.New(l, locker.Rule{Key: "outbox", TTL: 5 * time.Second, EndAfter: time.Hour})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func ExampleLeader() {
 }
 
 func ExampleWatch() {
-	l, err := locker.New(lockertest.NewMemory())
+	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}

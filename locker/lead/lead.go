@@ -48,10 +48,11 @@ type Leader struct {
 // one leader. With a Locker of locker.NewSemaphore for n permits, the processes elect n leaders.
 //
 // The fields of rule: TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for
-// other processes; the default is HOST:PID. AtMost is the longest term. When AtMost is over, the
-// context of fn ends. The lease continues for the time of [WithGrace], so that fn can return before
-// the lease ends. Then the process waits again, behind all other candidates. Wait and Once must not
-// be set. A Locker without fences elects leaders as well, but their terms have no numbers.
+// other processes; the default is HOST:PID. EndAfter is the longest term. When EndAfter is over,
+// the context of fn ends. The lease continues for the time of [WithGrace], so that fn can return
+// before the lease ends. Then the process waits again, behind all other candidates. Wait and
+// OnceFor must not be set. A Locker without fences elects leaders as well, but their terms have no
+// numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -59,13 +60,13 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 		return nil, &locker.Error{Op: opLead, Key: rule.Key, Err: err}
 	}
 	if typednil.Is(l) {
-		return refuse(fmt.Errorf("%w: the Locker is nil; make one with locker.NewSingle, and check its error", locker.ErrUnsupported))
+		return refuse(fmt.Errorf("%w: the Locker is nil; make one with locker.New, and check its error", locker.ErrUnsupported))
 	}
 	switch {
 	case rule.Wait != 0:
 		return refuse(fmt.Errorf("%w: Wait is %v; leave it out, because a candidate waits until it leads", locker.ErrInvalidRule, rule.Wait))
-	case rule.Once != 0:
-		return refuse(fmt.Errorf("%w: Once is %v; leave it out, because the job of a leader is done when its function returns", locker.ErrInvalidRule, rule.Once))
+	case rule.OnceFor != 0:
+		return refuse(fmt.Errorf("%w: OnceFor is %v; leave it out, because the job of a leader is done when its function returns", locker.ErrInvalidRule, rule.OnceFor))
 	case rule.Mode != locker.Exclusive:
 		return refuse(fmt.Errorf("%w: the Mode is %v; leave it out, because a leader shares its key with no other process", locker.ErrInvalidRule, rule.Mode))
 	}
@@ -79,9 +80,9 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	if err != nil {
 		return refuse(err)
 	}
-	leader := &Leader{locker: l, rule: rule, longest: rule.AtMost, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
-	if rule.AtMost != 0 {
-		leader.rule.AtMost += cfg.grace // the time for fn to return, in which no other process may lead
+	leader := &Leader{locker: l, rule: rule, longest: rule.EndAfter, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
+	if rule.EndAfter != 0 {
+		leader.rule.EndAfter += cfg.grace // the time for fn to return, in which no other process may lead
 	}
 	if rule.Metadata == "" {
 		host, _ := os.Hostname()
@@ -97,7 +98,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //	what ends the term                what Run does
 //	fn returns before its context     it releases the lease, and returns what fn returned
 //	the Leader's StepDown             it releases the lease, and waits again after 1 s
-//	AtMost is over                    it releases the lease, and waits again
+//	EndAfter is over                    it releases the lease, and waits again
 //	the lease is lost or revoked      it waits until fn has returned, and waits again to lead
 //	ctx ends                          it releases the lease when fn has returned. The error is nil,
 //	                                  or fn's error if it is not the context's error
@@ -110,11 +111,12 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //
 // When a lease is lost, fn's context ends before the server gives the key away. But fn may not
 // return at once, and then it runs at the same time as the next leader. In that time, only the
-// fence protects the data. When fn has not returned in time, the function of [OnOverrun] is called.
+// fence protects the data. When fn has not returned in time, the function of [WithOnOverrun] is
+// called.
 //
 // While the lock server is unavailable, Run tries again. The pause is 500 ms at first, and
 // later a TTL, but never more than 30 s. Run also pauses, for 500 ms to 30 s, after a term that
-// was shorter than a TTL and shorter than AtMost. If fn has returned an error that is not the
+// was shorter than a TTL and shorter than EndAfter. If fn has returned an error that is not the
 // error of its context, Run logs that error before it waits again.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and

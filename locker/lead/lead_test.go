@@ -331,11 +331,11 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	})
 }
 
-// AtMost makes the leaders take turns. When AtMost is over, fn's context ends. When fn has
+// EndAfter makes the leaders take turns. When EndAfter is over, fn's context ends. When fn has
 // returned, the next process leads. The two processes never lead at the same time.
 func TestTermsRotate(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		rule := locker.Rule{AtMost: time.Hour}
+		rule := locker.Rule{EndAfter: time.Hour}
 		one, other := newCandidate(t, lockertest.NewLocker(t, store), rule), newCandidate(t, lockertest.NewLocker(t, store), rule)
 		synctest.Wait()
 		if len(one.terms) == 0 {
@@ -360,11 +360,11 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A term that ends by AtMost does not count as short, even if AtMost is less than the TTL. So Run
-// does not pause before the process is a candidate again.
+// A term that ends by EndAfter does not count as short, even if EndAfter is less than the TTL. So
+// Run does not pause before the process is a candidate again.
 func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, EndAfter: 2 * time.Second})
 		for range 5 {
 			ctx, _ := c.awaitTerm()
 			<-ctx.Done()
@@ -382,7 +382,7 @@ func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 // time of WithGrace.
 func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		rule := locker.Rule{AtMost: time.Hour}
+		rule := locker.Rule{EndAfter: time.Hour}
 		one := newCandidate(t, lockertest.NewLocker(t, store), rule, lead.WithGrace(time.Minute))
 		one.awaitTerm()
 		one.slow.Store(int64(5 * time.Minute))
@@ -461,7 +461,7 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 	var none *locker.Engine
 	for says, f := range map[string]func() error{
 		"Wait is -1ns":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
-		"Once is 1m0s":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Once: time.Minute}); return err },
+		"OnceFor is 1m0s":     func() error { _, err := lead.New(l, locker.Rule{Key: "job", OnceFor: time.Minute}); return err },
 		"the Mode is shared":  func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
 		"TTL is 1ns":          func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
 		"the Locker is nil":   func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
@@ -469,8 +469,8 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 		"WithGrace(0s)":       func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
 		"WithLogger(nil)":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithLogger(nil)); return err },
 		"the function is nil": func() error { return lead.Run(t.Context(), l, locker.Rule{Key: "job"}, nil) },
-		"AtMost 1s is shorter": func() error {
-			_, err := lead.New(l, locker.Rule{Key: "job", AtMost: time.Second, AtLeast: time.Minute})
+		"EndAfter 1s is shorter": func() error {
+			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Second, KeepFor: time.Minute})
 			return err
 		},
 		"are reserved": func() error {

@@ -43,10 +43,10 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 // [Overrun]. Default: the TTL.
 func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
 
-// OnOverrun makes the Leader call f if fn still runs when its term has ended and then the time
+// WithOnOverrun makes the Leader call f if fn still runs when its term has ended and then the time
 // of [WithGrace] has passed. f is called again after each further TTL. If the data does not
 // check fences, the program can end itself in f. f must return soon, because Run waits for f.
-func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
+func WithOnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
 
 // WithLogger sets the logger for the beginning and the end of each term, for outages of the lock
 // server, and for overruns. Default: slog.Default.

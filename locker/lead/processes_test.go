@@ -29,7 +29,7 @@ var leaderProcess = proc.Register("leader", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: args[0]}))
 	if err != nil {
 		panic(err)
 	}
@@ -214,10 +214,10 @@ func TestLeadersOnManyServers(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(t *testing.T) (*locker.Engine, error){
 		"Sentinel": func(t *testing.T) (*locker.Engine, error) {
-			return locker.NewSingle(redistest.StartSentinel(t).Client(t))
+			return locker.New(redistest.StartSentinel(t).Client(t))
 		},
 		"a Cluster": func(t *testing.T) (*locker.Engine, error) {
-			return locker.NewSingle(redistest.StartCluster(t).Client(t))
+			return locker.New(redistest.StartCluster(t).Client(t))
 		},
 		"a quorum": func(t *testing.T) (*locker.Engine, error) {
 			clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}

@@ -62,7 +62,7 @@ func TestAnOverrunIsReported(t *testing.T) {
 		var mu sync.Mutex
 		var reports []lead.Overrun
 		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
-		c := newCandidate(t, l, locker.Rule{TTL: 10 * time.Second}, lead.WithGrace(3*time.Second), lead.OnOverrun(func(o lead.Overrun) {
+		c := newCandidate(t, l, locker.Rule{TTL: 10 * time.Second}, lead.WithGrace(3*time.Second), lead.WithOnOverrun(func(o lead.Overrun) {
 			mu.Lock()
 			defer mu.Unlock()
 			reports = append(reports, o)
@@ -98,12 +98,12 @@ func TestAnOverrunIsReported(t *testing.T) {
 	})
 }
 
-// Run returns only after OnOverrun has returned. So when Run has returned, the caller can free what
-// OnOverrun uses.
+// Run returns only after WithOnOverrun has returned. So when Run has returned, the caller can free
+// what WithOnOverrun uses.
 func TestRunWaitsForOnOverrun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var reported time.Time
-		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{}, lead.WithGrace(time.Second), lead.OnOverrun(func(lead.Overrun) {
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{}, lead.WithGrace(time.Second), lead.WithOnOverrun(func(lead.Overrun) {
 			time.Sleep(5 * time.Second)
 			reported = time.Now()
 		}))
@@ -114,7 +114,7 @@ func TestRunWaitsForOnOverrun(t *testing.T) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took != 6*time.Second || reported.IsZero() {
-			t.Errorf("Run ended after %v, and OnOverrun at %v", took, reported)
+			t.Errorf("Run ended after %v, and WithOnOverrun at %v", took, reported)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestTheObserverSeesTerms(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder
 		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
-		c := newCandidate(t, l, locker.Rule{Name: "outbox", AtMost: time.Hour})
+		c := newCandidate(t, l, locker.Rule{Name: "outbox", EndAfter: time.Hour})
 		var fences []uint64
 		elected := func() {
 			_, fence := c.awaitTerm()
@@ -136,7 +136,7 @@ func TestTheObserverSeesTerms(t *testing.T) {
 		revoke(t, l, fences[1])
 		elected()
 		store.Wipe()
-		elected() // this term ends by AtMost
+		elected() // this term ends by EndAfter
 		elected()
 		if err := c.stop(); err != nil {
 			t.Error(err)

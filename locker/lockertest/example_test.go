@@ -14,7 +14,7 @@ import (
 // A lease is lost during the work: the context of the work ends, and Run returns ErrLost.
 func ExampleNewMemory() {
 	memory := lockertest.NewMemory()
-	l, err := locker.New(memory)
+	l, err := locker.NewFromStore(memory)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,11 +34,11 @@ func ExampleNewMemory() {
 func ExampleMemory_NewProcess() {
 	memory := lockertest.NewMemory()
 	killed := memory.NewProcess()
-	one, err := locker.New(killed)
+	one, err := locker.NewFromStore(killed)
 	if err != nil {
 		log.Fatal(err)
 	}
-	other, err := locker.New(memory.NewProcess())
+	other, err := locker.NewFromStore(memory.NewProcess())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func ExampleMemory_NewProcess() {
 // A Recorder is an Observer that remembers how each operation ended.
 func ExampleRecorder() {
 	var recorder lockertest.Recorder
-	l, err := locker.New(lockertest.NewMemory(), locker.WithObserver(&recorder))
+	l, err := locker.NewFromStore(lockertest.NewMemory(), locker.WithObserver(&recorder))
 	if err != nil {
 		log.Fatal(err)
 	}

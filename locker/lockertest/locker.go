@@ -16,7 +16,7 @@ func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engi
 	if m, ok := s.(*Memory); ok && m.hasListener() {
 		s = m.NewProcess()
 	}
-	e, err := locker.New(s, opts...)
+	e, err := locker.NewFromStore(s, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type Memory struct {
 
 // lease is the holder of a key.
 type lease struct {
-	owner     string // "" for a foreign holder, and for a key that only Rule.AtLeast keeps locked
+	owner     string // "" for a foreign holder, and for a key that only Rule.KeepFor keeps locked
 	fence     uint64
 	block     int
 	metadata  string

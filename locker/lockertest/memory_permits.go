@@ -291,8 +291,8 @@ func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	}
 	first, queued := m.next(c.Key, "")
 	left := c.Queue && m.leave(c.Key, c.Owner)
-	if ours && c.Complete && c.Once > 0 {
-		m.doneMarks[c.Key] = m.now().Add(c.Once)
+	if ours && c.Complete && c.OnceFor > 0 {
+		m.doneMarks[c.Key] = m.now().Add(c.OnceFor)
 		m.dismiss(c.Key)
 	}
 	if ours && c.KeepFor > 0 {
@@ -315,7 +315,7 @@ func (m *Memory) releasePermit(c store.Claim) store.Grant {
 		return store.Grant{State: store.Released, At: m.clock()}
 	case revoked:
 		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.clock()}
-	case c.Complete && c.Once > 0 && m.isDone(c.Key):
+	case c.Complete && c.OnceFor > 0 && m.isDone(c.Key):
 		return store.Grant{State: store.Done, At: m.clock()}
 	}
 	return store.Grant{State: store.NotOurs, At: m.clock()}

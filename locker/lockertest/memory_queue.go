@@ -78,7 +78,7 @@ func (m *Memory) enqueue(c store.Claim) {
 func waiterOf(c store.Claim) waiter {
 	return waiter{
 		owner: c.Owner, inbox: c.Inbox, mode: c.Mode, weight: c.Weight, limit: c.Limit, hand: c.HandoffTTL, block: c.FenceCount,
-		metadata: c.Metadata, asksOnce: c.Once > 0,
+		metadata: c.Metadata, asksOnce: c.OnceFor > 0,
 	}
 }
 

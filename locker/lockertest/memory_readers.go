@@ -185,8 +185,8 @@ func (m *Memory) announce(key string, l lease) {
 // reader's part stays in the phase, but without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	defer m.setReleaser(c)()
-	if c.Complete && c.Once > 0 {
-		m.doneMarks[c.Key] = m.now().Add(c.Once)
+	if c.Complete && c.OnceFor > 0 {
+		m.doneMarks[c.Key] = m.now().Add(c.OnceFor)
 		m.dismiss(c.Key)
 	}
 	delete(l.readers, c.Owner)
@@ -208,7 +208,7 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	switch {
 	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	case c.Complete && c.Once > 0: // the work is done, so the waiters ahead of the waiting readers have left the queue
+	case c.Complete && c.OnceFor > 0: // the work is done, so the waiters ahead of the waiting readers have left the queue
 		m.admit(c.Key, "")
 	}
 	m.serveQueue(c.Key, locker.Exclusive)

@@ -95,7 +95,7 @@ func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 		}
 		return store.Grant{State: store.Undone, At: m.clock()}
 	}
-	if c.Once > 0 && m.isDone(c.Key) {
+	if c.OnceFor > 0 && m.isDone(c.Key) {
 		return store.Grant{State: store.Done, At: m.clock()}
 	}
 	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
@@ -125,7 +125,7 @@ func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
 		ours := held && l.owner == c.Owner
 		_, noted := m.noteFor(c.Key, c.Owner)
 		switch {
-		case noted, c.Once > 0 && m.isDone(c.Key), ours:
+		case noted, c.OnceFor > 0 && m.isDone(c.Key), ours:
 			grants[i] = m.acquire(c, locker.Exclusive)
 		case held:
 			c.Queue = false
@@ -240,8 +240,8 @@ func (m *Memory) release(c store.Claim) store.Grant {
 // the queue.
 func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	defer m.setReleaser(c)()
-	if c.Complete && c.Once > 0 {
-		m.doneMarks[c.Key] = m.now().Add(c.Once)
+	if c.Complete && c.OnceFor > 0 {
+		m.doneMarks[c.Key] = m.now().Add(c.OnceFor)
 		m.dismiss(c.Key)
 	}
 	if c.KeepFor > 0 {

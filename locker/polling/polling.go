@@ -24,7 +24,7 @@ import (
 // The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
 // so waiting processes ask again after pauses (see [locker.WithBackoff]), in no order. Of the
 // callers in one process, only the first asks the server. The fence is 0, so databases cannot check
-// it. Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
+// it. Rule.OnceFor and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
 // RaiseFence. The remaining time of a holder is unknown, so Error.RetryAfter is a guess. An acquire
 // without an answer is undone as soon as the server answers again. But the server may execute that
 // acquire after the undo, and the answer to the acquire may be lost as well. Then the key stays
@@ -38,7 +38,7 @@ func New(c *redislock.Client, opts ...locker.Option) (*locker.Engine, error) {
 	if c == nil {
 		return nil, errors.New("latchkit: polling.New: the client is nil; make a client with redislock.New")
 	}
-	return locker.New(newStore(c), opts...)
+	return locker.NewFromStore(newStore(c), opts...)
 }
 
 // Retries turns a RetryStrategy of redislock into a Backoff. A RetryStrategy counts its attempts,
@@ -92,8 +92,8 @@ func (p *polling) Validate(c store.Claim) error {
 	switch {
 	case c.Mode == store.Shared:
 		return fmt.Errorf("%w: redislock has no Shared locks", store.ErrUnsupported)
-	case c.Once > 0:
-		return fmt.Errorf("%w: redislock cannot remember that work is done; leave Once out, or use NewSingle", store.ErrUnsupported)
+	case c.OnceFor > 0:
+		return fmt.Errorf("%w: redislock cannot remember that work is done; leave OnceFor out, or use locker.New", store.ErrUnsupported)
 	}
 	return nil
 }

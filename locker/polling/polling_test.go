@@ -189,7 +189,7 @@ func TestPollingRenewsAndLoses(t *testing.T) {
 func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
 	t.Parallel()
 	l := newPolling(t, redistest.Shared(t).Client(t))
-	for _, rule := range []locker.Rule{{Key: "polling:no", Once: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
+	for _, rule := range []locker.Rule{{Key: "polling:no", OnceFor: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
 		_, err := l.Acquire(t.Context(), rule)
 		locktest.WantErr(t, err, "polling:no", locker.ErrUnsupported)
 		locktest.WantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)
@@ -212,7 +212,7 @@ func TestPollingKeepsAKeyForAtLeast(t *testing.T) {
 	t.Parallel()
 	l := newPolling(t, redistest.Shared(t).Client(t))
 	start := time.Now()
-	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "polling:keep", AtLeast: 300 * time.Millisecond}))
+	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "polling:keep", KeepFor: 300 * time.Millisecond}))
 	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "polling:keep"}))
 	if took := time.Since(start); took < 290*time.Millisecond {
 		t.Errorf("the key was free after %v", took)

@@ -7,8 +7,8 @@ import (
 
 // Claim is a request of the Engine to a Store for one hold. The comment beside a field names the
 // calls that use it. A Store may keep the fields Inbox, HandoffTTL, Mode, Limit, Weight, FenceCount
-// and Metadata in its queue, and also whether Once is set. These values are the same in all calls
-// for one Owner.
+// and Metadata in its queue, and also whether OnceFor is set. These values are the same in all
+// calls for one Owner.
 type Claim struct {
 	Key   string // the key with the Locker's prefix
 	Owner string // the token of one hold: a secret without ':', used for one hold only
@@ -23,7 +23,7 @@ type Claim struct {
 	TTL        time.Duration // Acquire, Renew: how long the server keeps the lease from now
 	FenceCount int           // Acquire: how many fences to reserve, at least 1
 	Metadata   string        // Acquire: stored in the lease, with what Sign has added to it
-	Once       time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
+	OnceFor    time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
 
 	// Queue, Acquire: if the key is busy, Owner waits in the server's queue. Release: Owner may be
 	// in the queue, and leaves it.

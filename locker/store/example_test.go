@@ -21,7 +21,7 @@ func (inMaintenance) Acquire(context.Context, store.Claim) (store.Grant, error) 
 // A Refusal proves that a step had no effect, so the Engine has nothing to undo. After any other
 // error, the step may have run, so the Engine releases the token.
 func ExampleRefusal() {
-	l, err := locker.New(inMaintenance{lockertest.NewMemory()})
+	l, err := locker.NewFromStore(inMaintenance{lockertest.NewMemory()})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,7 +31,7 @@ type Holder struct {
 	Left     time.Duration // the time until the lease ends unless renewed; < 0: it has no end
 	Metadata string
 	Foreign  bool // another library or program holds the key
-	Kept     bool // the lease was released, and the key stays locked for Left because of Rule.AtLeast
+	Kept     bool // the lease was released, and the key stays locked for Left because of Rule.KeepFor
 }
 
 // State is the answer of a Store in one word.
@@ -44,7 +44,7 @@ const (
 	// Owner: see Claim.TombstoneTTL.
 	Undone
 	Revoked  // an operator has revoked the lease of this Owner
-	Done     // Claim.Once is set and the done mark exists
+	Done     // Claim.OnceFor is set and the done mark exists
 	Released // the owner has released the key
 	NotOurs  // the owner does not hold the key
 )

@@ -26,7 +26,7 @@ type Inspector interface {
 // A Lister is a Store that can list its keys.
 type Lister interface {
 	// Keys returns the keys that match pattern, a glob-style pattern of Redis, and that have a
-	// holder or a waiter or are kept by Rule.AtLeast. Each key appears once, and the keys are
+	// holder or a waiter or are kept by Rule.KeepFor. Each key appears once, and the keys are
 	// sorted. Keys looks at all keys of the server, in steps that do not block the server. A
 	// key that is locked or freed during the call may be missing. If only another library holds
 	// a key, the key is listed only while a waiter of latchkit waits for it.
@@ -102,7 +102,7 @@ type ServerChecker interface {
 // Info describes the holder of a key.
 type Info struct {
 	Held     bool
-	Kept     bool // the lease was released, but Rule.AtLeast keeps the key
+	Kept     bool // the lease was released, but Rule.KeepFor keeps the key
 	Foreign  bool // another library or program holds the key; below, only Left is known
 	Mode     Mode
 	Fence    uint64        // the fence that Revoke needs
@@ -138,7 +138,7 @@ type Permit struct {
 	Limit    int           // how many units may be held at once, by the Rule of the permit's holder
 	Since    time.Time     // when the permit was granted, by the server's clock; zero when unknown
 	Left     time.Duration // the time until the permit ends unless renewed
-	Kept     bool          // the permit was released, but Rule.AtLeast keeps its units
+	Kept     bool          // the permit was released, but Rule.KeepFor keeps its units
 	Metadata string
 }
 
@@ -170,7 +170,7 @@ type Carrier interface {
 }
 
 // A Validator is a Store that refuses some claims without asking its server. If the Store refuses
-// claims with the Mode and the Once of c, Validate returns the reason, such as ErrUnsupported.
+// claims with the Mode and the OnceFor of c, Validate returns the reason, such as ErrUnsupported.
 // Otherwise Validate returns nil. Validate sends nothing to the server.
 type Validator interface {
 	Validate(c Claim) error

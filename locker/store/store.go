@@ -1,6 +1,6 @@
 // Package store is the contract between the engine of package locker and the kinds of lock. Read it
-// to write a [Store] of your own, for example on etcd, on a database or on a service. locker.New
-// makes a Locker from a Store, and package storetest checks a Store.
+// to write a [Store] of your own, for example on etcd, on a database or on a service.
+// locker.NewFromStore makes a Locker from a Store, and package storetest checks a Store.
 //
 // A Store makes atomic steps and nothing else. Tokens, deadlines, waiting, renewals and the undo of
 // unclear calls are the tasks of the engine. Steps that only some Stores can do have interfaces of

@@ -92,7 +92,7 @@ func (b *bank[T]) claimsAndCommits() {
 
 // losesKey lets the outer function lose its key to a newer holder, which commits first.
 func (b *bank[T]) losesKey() {
-	newer, err := locker.New(b.store.NewProcess())
+	newer, err := locker.NewFromStore(b.store.NewProcess())
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ var remote = proc.Register("asynq worker with two ways to Redis", func(args []st
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: lockers}), locker.WithTTL(3*time.Second))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: lockers}), locker.WithTTL(3*time.Second))
 	if err != nil {
 		panic(err)
 	}

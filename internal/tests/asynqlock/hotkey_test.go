@@ -28,11 +28,11 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 		panic(err)
 	}
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
 	if err != nil {
 		panic(err)
 	}
-	g, err := asynqlock.New(l, asynqlock.WithWaking(c), asynqlock.WithKeyPrefix(queue+":"),
+	g, err := asynqlock.New(l, asynqlock.WithWaking(c), asynqlock.WithPrefix(queue+":"),
 		asynqlock.On("report", asynqlock.Template("account:{payload.account}")))
 	if err != nil {
 		panic(err)

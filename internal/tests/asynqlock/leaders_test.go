@@ -26,7 +26,7 @@ var pid = os.Getpid()
 var leader = proc.Register("asynq scheduler", func(args []string) {
 	addr, queue := args[0], args[1]
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithPrefix(queue+":"))
 	if err != nil {
 		panic(err)
 	}
@@ -34,9 +34,9 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 		s := asynq.NewSchedulerFromRedisClient(c, o)
 		_, err := s.Register("@every 1s", asynq.NewTask("tick", nil, asynq.Queue(queue)))
 		return s, err
-	}, asynqlock.SchedulerKey(queue), asynqlock.SchedulerTTL(2*time.Second), asynqlock.CatchUp(time.Hour),
-		asynqlock.SchedulerBase(asynq.SchedulerOpts{Logger: silent{}}),
-		asynqlock.OnLeading(func(leads bool) { fmt.Println("leads", leads) })))
+	}, asynqlock.WithSchedulerKey(queue), asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithCatchUp(time.Hour),
+		asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: silent{}}),
+		asynqlock.WithOnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
 
 // Three processes run a schedule, and the leader is killed again and again. The task of each
@@ -120,7 +120,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 // leading returns the process id of the leader, which it reads from the metadata of the lock.
 func leading(t *testing.T, c *redis.Client, queue string) int {
 	t.Helper()
-	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithPrefix(queue+":"))
 	if err != nil {
 		t.Fatal(err)
 	}

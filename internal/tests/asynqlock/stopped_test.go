@@ -42,7 +42,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		panic(err)
 	}
 	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.NewSingle(c, locker.WithTTL(2*time.Second))
+	l, err := locker.New(c, locker.WithTTL(2*time.Second))
 	if err != nil {
 		panic(err)
 	}

@@ -57,7 +57,7 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 // requests ask the server, to find out whether it replies again.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
-	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
+	e, err := locker.New(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ import (
 
 // holder is a process that takes a lock. The test kills it.
 var holder = proc.Register("holder", func(args []string) {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: args[0]}))
 	if err != nil {
 		panic(err)
 	}

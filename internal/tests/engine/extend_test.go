@@ -33,7 +33,7 @@ func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{Store: lockertest.NewMemory().NewProcess(), resume: make(chan struct{})}
-		e, err := locker.New(s)
+		e, err := locker.NewFromStore(s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	const callers, each = 16, 10
 	synctest.Test(t, func(t *testing.T) {
 		store := slow{Store: lockertest.NewMemory().NewProcess(), delay: 15 * time.Millisecond}
-		e, err := locker.New(&store)
+		e, err := locker.NewFromStore(&store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 }
 
 // Revoke names a fence, and affects only the holder with this fence. This is also true for a
-// key that AtLeast keeps after a release, and that no token holds.
+// key that KeepFor keeps after a release, and that no token holds.
 func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -205,7 +205,7 @@ func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 			server := redistest.Start(t)
 			e := open(t, server.Client(t))
 			keep := func(atLeast time.Duration) uint64 {
-				l := acquire(t, e, locker.Rule{Key: "k", TTL: time.Second, AtLeast: atLeast, Wait: 5 * time.Second})
+				l := acquire(t, e, locker.Rule{Key: "k", TTL: time.Second, KeepFor: atLeast, Wait: 5 * time.Second})
 				release(t, l)
 				return l.Fence()
 			}

@@ -227,7 +227,7 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 		cut := &cutOff{Process: memory.NewProcess()}
 		var ls []*locker.Engine
 		for _, s := range []locker.Store{memory.NewProcess(), memory.NewProcess(), cut} {
-			e, err := locker.New(s)
+			e, err := locker.NewFromStore(s)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -89,7 +89,7 @@ func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &frozen{Store: lockertest.NewMemory().NewProcess(), thaw: make(chan struct{})}
-				e, err := locker.New(f)
+				e, err := locker.NewFromStore(f)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -200,7 +200,7 @@ func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client := s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })
-	e, err := locker.NewSingle(client)
+	e, err := locker.New(client)
 	if err != nil {
 		t.Fatal(err)
 	}

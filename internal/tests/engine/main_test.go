@@ -21,7 +21,7 @@ const promised = locktest.Overstay
 // separate process.
 func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
-	e, err := locker.NewSingle(c, opts...)
+	e, err := locker.New(c, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

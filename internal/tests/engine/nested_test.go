@@ -17,7 +17,7 @@ import (
 func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 func TestAContextWhoseLeaseHasEndedIsNoHolder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.New(lockertest.NewMemory().NewProcess())
+		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func simulate(t *testing.T, holdTime time.Duration, rule locker.Rule) (total tim
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for range 100 {
-			e, err := locker.New(memory.NewProcess())
+			e, err := locker.NewFromStore(memory.NewProcess())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +92,7 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// If AtLeast keeps a key after its release, it is certain when the key will be free. So
+// If KeepFor keeps a key after its release, it is certain when the key will be free. So
 // RetryAfter is exactly the time until then, without a limit and without jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := open(t, server.Client(t))
-			rule := locker.Rule{Key: "kept:" + name, AtLeast: time.Minute, Wait: locker.NoWait}
+			rule := locker.Rule{Key: "kept:" + name, KeepFor: time.Minute, Wait: locker.NoWait}
 			release(t, acquire(t, e, rule))
 			if after := refused(t, open(t, server.Client(t)), rule); after < 55*time.Second || after > time.Minute {
 				t.Errorf("retry after %v", after)

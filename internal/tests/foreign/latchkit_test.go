@@ -28,9 +28,9 @@ func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	}
 	switch kind {
 	case "NewSingle":
-		return locker.NewSingle(cs[0])
+		return locker.New(cs[0])
 	case "migrating":
-		return locker.NewSingle(cs[0], locker.WithoutQueue())
+		return locker.New(cs[0], locker.WithoutQueue())
 	case "NewReadWrite":
 		return locker.NewReadWrite(cs[0])
 	case "polling.New":

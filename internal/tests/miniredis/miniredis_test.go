@@ -21,7 +21,7 @@ func setup(t *testing.T, opts ...locker.SingleOption) (*miniredis.Miniredis, *lo
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	l, err := locker.NewSingle(client, opts...)
+	l, err := locker.New(client, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,14 +91,14 @@ func TestALeaseRunsOutWhenTheServersClockMovesOn(t *testing.T) {
 
 func TestOnceAndAtLeast(t *testing.T) {
 	server, l := setup(t)
-	rule := locker.Rule{Key: "a", Once: time.Hour}
+	rule := locker.Rule{Key: "a", OnceFor: time.Hour}
 	work := func(context.Context) error { return nil }
 	if err := locker.Run(t.Context(), l, rule, work); err != nil {
 		t.Fatal(err)
 	}
 	want(t, locker.Run(t.Context(), l, rule, work), locker.ErrDone)
 
-	lease := acquire(t, l, locker.Rule{Key: "b", AtLeast: time.Minute})
+	lease := acquire(t, l, locker.Rule{Key: "b", KeepFor: time.Minute})
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}

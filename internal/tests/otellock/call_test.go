@@ -113,7 +113,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			spans: refused("Error(too_many_waiters)", "too_many_waiters", "too_many_waiters", -1),
 		},
 		"done already": {
-			rule: grpclock.Rule{Once: time.Hour, Wait: locker.NoWait}, code: codes.AlreadyExists, reason: grpclock.ReasonDone,
+			rule: grpclock.Rule{OnceFor: time.Hour, Wait: locker.NoWait}, code: codes.AlreadyExists, reason: grpclock.ReasonDone,
 			spans: append(held("Unset", "released", ""), refused("Unset", "done", "", 1)...),
 		},
 		"a field is missing": {
@@ -149,7 +149,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			code: codes.Aborted, reason: grpclock.ReasonLost, pushback: "-1", spans: held("Error(lost)", "lost", "lost"),
 		},
 		"expired": {
-			rule: grpclock.Rule{AtMost: 50 * time.Millisecond},
+			rule: grpclock.Rule{EndAfter: 50 * time.Millisecond},
 			handle: func(ctx context.Context, _ *lockertest.Memory) error {
 				<-ctx.Done()
 				return ctx.Err()

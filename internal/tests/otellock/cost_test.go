@@ -57,7 +57,7 @@ func BenchmarkALockThatIsObserved(b *testing.B) {
 		"metrics and traces": {observed(otellock.WithTracerProvider(exported), otellock.WithMeterProvider(all.meters))},
 	} {
 		b.Run(name, func(b *testing.B) {
-			l, err := locker.New(lockertest.NewMemory(), opts...)
+			l, err := locker.NewFromStore(lockertest.NewMemory(), opts...)
 			if err != nil {
 				b.Fatal(err)
 			}

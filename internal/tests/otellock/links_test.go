@@ -191,11 +191,11 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 		want string // the links of the waiter's span; default: holder=a released_by=a
 	}{
 		"single": {open: func(o locker.Observer) (*locker.Engine, error) {
-			return locker.NewSingle(server.Client(t), locker.WithObserver(o))
+			return locker.New(server.Client(t), locker.WithObserver(o))
 		}},
 		"acknowledged by a replica": {open: func(o locker.Observer) (*locker.Engine, error) {
 			patient := func(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
-			return locker.NewSingle(followed().Client(t, patient), locker.WithReplicaAck(1, 5*time.Second), locker.WithObserver(o))
+			return locker.New(followed().Client(t, patient), locker.WithReplicaAck(1, 5*time.Second), locker.WithObserver(o))
 		}},
 		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewReadWrite(server.Client(t), locker.WithObserver(o), locker.WithPrefix("rw:"))

@@ -128,7 +128,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 		},
 		"expired": {
 			do: func(ctx context.Context, _ *testing.T, w world) {
-				run(ctx, w, locker.Rule{AtMost: time.Second}, untilLost)
+				run(ctx, w, locker.Rule{EndAfter: time.Second}, untilLost)
 			},
 			want: lost("expired", "expired", "1"),
 		},

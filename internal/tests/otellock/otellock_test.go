@@ -119,10 +119,10 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 		},
 		"done": {
 			do: func(ctx context.Context, t *testing.T, w world) {
-				if err := locker.Run(t.Context(), w.other, locker.Rule{Key: "order:42", Once: time.Hour}, nothing); err != nil {
+				if err := locker.Run(t.Context(), w.other, locker.Rule{Key: "order:42", OnceFor: time.Hour}, nothing); err != nil {
 					t.Error(err)
 				}
-				run(ctx, w, locker.Rule{Once: time.Hour}, nothing)
+				run(ctx, w, locker.Rule{OnceFor: time.Hour}, nothing)
 			},
 			spans:  []string{"acquire order: Unset mode=exclusive name=order result=done ttl=3 wait.attempts=1"},
 			metric: "mode=exclusive name=order result=done",
@@ -200,7 +200,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 		},
 		"expired": {
 			do: func(ctx context.Context, _ *testing.T, w world) {
-				run(ctx, w, locker.Rule{AtMost: time.Second}, untilLost)
+				run(ctx, w, locker.Rule{EndAfter: time.Second}, untilLost)
 			},
 			spans: []string{
 				acquired,

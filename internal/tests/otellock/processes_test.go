@@ -27,7 +27,7 @@ var otherService = proc.Register("other service", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
 	if err != nil {
 		panic(err)
 	}
@@ -85,7 +85,7 @@ func localService(t *testing.T, server *redistest.Server) *service {
 	t.Helper()
 	s := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
 	var err error
-	if s.lock, err = locker.NewSingle(server.Client(t), locker.WithObserver(s.observer)); err != nil {
+	if s.lock, err = locker.New(server.Client(t), locker.WithObserver(s.observer)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.lock.Close(context.Background()) })

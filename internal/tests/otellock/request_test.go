@@ -113,9 +113,9 @@ var exchanges = map[string]exchange{
 		spans: []string{"acquire customer: Error(too_many_waiters) error.type=too_many_waiters mode=exclusive name=customer result=too_many_waiters ttl=30 wait.attempts=0"},
 	},
 	"done before": {
-		opts: rule(func(r *locker.Rule) { r.Once = time.Hour }),
+		opts: rule(func(r *locker.Rule) { r.OnceFor = time.Hour }),
 		before: func(t *testing.T, w *stage) {
-			if err := locker.Run(t.Context(), w.locker, locker.Rule{Key: "customer:canary", Name: "other", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
+			if err := locker.Run(t.Context(), w.locker, locker.Rule{Key: "customer:canary", Name: "other", OnceFor: time.Hour}, func(context.Context) error { return nil }); err != nil {
 				t.Error(err)
 			}
 		},
@@ -194,7 +194,7 @@ var exchanges = map[string]exchange{
 		},
 	},
 	"expired": {
-		opts:   rule(func(r *locker.Rule) { r.AtMost = time.Second }),
+		opts:   rule(func(r *locker.Rule) { r.EndAfter = time.Second }),
 		handle: func(ctx context.Context, _ *stage, _ io.Writer) { <-ctx.Done() },
 		status: 503, code: "lock-lost", failed: true,
 		spans: []string{

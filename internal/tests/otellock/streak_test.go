@@ -29,7 +29,7 @@ var busyService = proc.Register("busy service", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
 	if err != nil {
 		panic(err)
 	}

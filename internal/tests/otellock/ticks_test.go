@@ -47,7 +47,7 @@ var schedules = map[string]struct {
 		_, err := cronlock.Once(c, l, atThree, "order", func(ctx context.Context) error {
 			lease, _ := locker.FromContext(ctx)
 			return job(lease.Key(), ctx.Done())
-		}, cronlock.MakeUp(), cronlock.Window(time.Minute), cronlock.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
+		}, cronlock.WithMakeUp(), cronlock.WithWindow(time.Minute), cronlock.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ var schedules = map[string]struct {
 	}},
 	"gocronlock": {links: "holder", runs: 1, start: func(t *testing.T, l *locker.Engine, logs *records, job func(string, <-chan struct{}) error) func() {
 		lost := make(chan struct{})
-		each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute), gocronlock.OnLost(func(string, error) { close(lost) }))
+		each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute), gocronlock.WithOnLost(func(string, error) { close(lost) }))
 		if err != nil {
 			t.Fatal(err)
 		}

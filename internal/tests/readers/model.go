@@ -41,7 +41,7 @@ type kind int
 const (
 	alone kind = iota // one owner: a writer, or a reader that got the key from a Locker without readers
 	phase             // readers
-	// no owner: the holder has released the key, and AtLeast keeps it until the lease expires
+	// no owner: the holder has released the key, and KeepFor keeps it until the lease expires
 	kept
 	foreign // a lease of another library
 )

@@ -29,7 +29,7 @@ const (
 	Undo                               // an undone acquire that runs late is granted
 	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
 	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
-	Kept                               // a reader with AtLeast leaves at once, before its time is over
+	Kept                               // a reader with KeepFor leaves at once, before its time is over
 	BreakAll                           // a revocation of a phase marks each reader as revoked, but removes no reader
 	rulesEnd
 )

@@ -244,7 +244,7 @@ func (s *stores) claim(c claim) store.Claim {
 		l.FenceCount = 1
 	}
 	if c.once {
-		l.Once = units(doneLife)
+		l.OnceFor = units(doneLife)
 	}
 	if c.queue {
 		l.HandoffTTL = units(c.hand)

@@ -241,7 +241,7 @@ func (w *watch) recordBegin(h *hold) {
 }
 
 // believers returns the holds of living owners that must not overlap: the owner believes that
-// it holds the key, or AtLeast keeps the key after a release.
+// it holds the key, or KeepFor keeps the key after a release.
 func (w *watch) believers() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]

@@ -50,7 +50,7 @@ type report struct {
 // process does the jobs that its parent sends, until the parent ends.
 var process = proc.Register("process", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
-	e, err := locker.NewSingle(client)
+	e, err := locker.New(client)
 	if err != nil {
 		panic(err)
 	}

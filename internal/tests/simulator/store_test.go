@@ -53,7 +53,7 @@ func TestQueueOnRedis(t *testing.T) {
 	})
 }
 
-// singleStore makes the Store of NewSingle. The test uses the Store without an Engine, because an
+// singleStore makes the Store of locker.New. The test uses the Store without an Engine, because an
 // Engine would ask again by itself.
 func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 	s, err := redisstore.New(c, redisstore.Settings{})

@@ -121,7 +121,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 					sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}),
 				}
 				old, store := memory(t)
-				next, err := locker.New(store.NewProcess())
+				next, err := locker.NewFromStore(store.NewProcess())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -223,7 +223,7 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		// With sqllock, the server ends the paused transaction, because it is idle for too
 		// long. So its successor waits only until then.
 		l, store := memory(t)
-		successor, err := locker.New(store.NewProcess())
+		successor, err := locker.NewFromStore(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ func charge(door http.Handler, key string) *httptest.ResponseRecorder {
 func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.New(store.NewProcess())
+		newer, err := locker.NewFromStore(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +95,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.New(store.NewProcess())
+		newer, err := locker.NewFromStore(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

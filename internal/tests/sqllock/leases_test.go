@@ -33,7 +33,7 @@ func nestRuns(ctx context.Context, l locker.Locker, keys []string, fn func(ctx c
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.New(store.NewProcess())
+		newer, err := locker.NewFromStore(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.New(store.NewProcess())
+		newer, err := locker.NewFromStore(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
-	other, err := locker.New(store.NewProcess())
+	other, err := locker.NewFromStore(store.NewProcess())
 	if err != nil {
 		t.Fatal(err)
 	}

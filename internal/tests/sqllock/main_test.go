@@ -204,7 +204,7 @@ func onRedis(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 
 func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewSingle(server.Client(t), opts...)
+	l, err := locker.New(server.Client(t), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

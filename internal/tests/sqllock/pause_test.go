@@ -39,7 +39,7 @@ func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
 	db.SetMaxOpenConns(4)
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[2]}),
+	l, err := locker.New(redis.NewClient(&redis.Options{Addr: args[2]}),
 		// The metadata lets a parent find the holder's process.
 		locker.WithMetadata(func(context.Context) string { return strconv.Itoa(os.Getpid()) }))
 	must(err)

@@ -59,7 +59,7 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := newDatabase(t, sqlite)
 			client := redistest.Start(t).Client(t)
-			l, err := locker.NewSingle(client, locker.WithBackgroundRelease())
+			l, err := locker.New(client, locker.WithBackgroundRelease())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -187,7 +187,7 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	l, _ := memory(t)
 	tries := 0
 	began := time.Now()
-	err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, AtMost: 300 * time.Millisecond},
+	err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, EndAfter: 300 * time.Millisecond},
 		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) }, sqllock.WithRetries(1_000_000))
 	if !errors.Is(err, errOnPurpose) || tries < 2 {
 		t.Errorf("%v after %d attempts", err, tries)

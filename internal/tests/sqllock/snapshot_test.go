@@ -31,7 +31,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 		t.Run(level.String(), func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				l, store := memory(t)
-				successor, err := locker.New(store.NewProcess())
+				successor, err := locker.NewFromStore(store.NewProcess())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -94,7 +94,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
-	successor, err := locker.New(store.NewProcess())
+	successor, err := locker.NewFromStore(store.NewProcess())
 	if err != nil {
 		t.Fatal(err)
 	}

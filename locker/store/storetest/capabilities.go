@@ -8,8 +8,8 @@ import (
 type Capabilities struct {
 	Fence     bool // mints fences
 	Tombstone bool // refuses a late acquire after an undo
-	Once      bool // keeps done marks
-	AtLeast   bool // keeps a released key locked for the time of Rule.AtLeast
+	OnceFor   bool // keeps done marks
+	KeepFor   bool // keeps a released key locked for the time of Rule.KeepFor
 	Revoke    bool // revokes leases; needs Inspect
 	Metadata  bool // shows the holder's metadata to a refused caller
 	Left      bool // shows a refused caller the time left, and whether another library holds the key
@@ -23,15 +23,15 @@ type Capabilities struct {
 
 // All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Next: true,
+	Fence: true, Tombstone: true, OnceFor: true, KeepFor: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Next: true,
 }
 
 // Each function below stands for a need of some laws, and reports whether a Harness meets this
 // need.
 func mintsFences(h Harness) bool  { return h.Can.Fence }
 func refusesLate(h Harness) bool  { return h.Can.Tombstone }
-func atLeast(h Harness) bool      { return h.Can.AtLeast }
-func marksDone(h Harness) bool    { return h.Can.Once }
+func atLeast(h Harness) bool      { return h.Can.KeepFor }
+func marksDone(h Harness) bool    { return h.Can.OnceFor }
 func breaks(h Harness) bool       { return h.Can.Revoke && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
 func showsLeft(h Harness) bool    { return h.Can.Left }

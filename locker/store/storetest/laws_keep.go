@@ -34,47 +34,47 @@ var keepLaws = []law{
 			b.Fatalf("%v left of 10s", left)
 		}
 	}},
-	{name: "work that is done is not granted again to an acquire with Once", needs: marksDone, check: func(b *bench) {
+	{name: "work that is done is not granted again to an acquire with OnceFor", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
-		c.Once = time.Minute
-		b.acquireSoon(c, "acquire with Once")
+		c.OnceFor = time.Minute
+		b.acquireSoon(c, "acquire with OnceFor")
 		c.Complete = true
 		b.checkState(b.release(c), store.Released, "release with Complete")
 		second := b.claim(owner())
-		second.Once = time.Minute
-		b.checkState(b.acquire(second), store.Done, "acquire with Once after Complete")
-		b.newHolder() // an owner without Once is not affected
+		second.OnceFor = time.Minute
+		b.checkState(b.acquire(second), store.Done, "acquire with OnceFor after Complete")
+		b.newHolder() // an owner without OnceFor is not affected
 	}},
 	{name: "work that failed is granted again", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
-		c.Once = time.Minute
-		b.acquireSoon(c, "acquire with Once")
+		c.OnceFor = time.Minute
+		b.acquireSoon(c, "acquire with OnceFor")
 		b.checkState(b.release(c), store.Released, "release without Complete")
 		b.checkState(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
 	}},
 	{name: "an owner that lost the lease cannot mark the work as done", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
-		c.Once, c.Complete = time.Minute, true
+		c.OnceFor, c.Complete = time.Minute, true
 		b.checkState(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
 		c.Owner, c.Complete = owner(), false
-		b.acquireSoon(c, "acquire with Once")
+		b.acquireSoon(c, "acquire with OnceFor")
 	}},
 	{name: "a repeated Complete learns that the mark is there", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
-		c.Once = time.Minute
-		b.acquireSoon(c, "acquire with Once")
+		c.OnceFor = time.Minute
+		b.acquireSoon(c, "acquire with OnceFor")
 		c.Complete = true
 		b.checkState(b.release(c), store.Released, "release with Complete")
 		b.checkState(b.release(c), store.Done, "repeated release with Complete")
 	}},
 	{name: "a done mark runs out", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
-		c.Once = 50 * time.Millisecond
-		b.acquireSoon(c, "acquire with Once")
+		c.OnceFor = 50 * time.Millisecond
+		b.acquireSoon(c, "acquire with OnceFor")
 		c.Complete = true
 		b.checkState(b.release(c), store.Released, "release with Complete")
 		next := b.claim(owner())
-		next.Once = time.Minute
+		next.OnceFor = time.Minute
 		b.eventually(time.Minute, "the mark ran out", func() bool {
 			g, err := b.Store.Acquire(b.Context(), next) // nodes with different marks may disagree at first
 			return err == nil && g.State == store.Granted

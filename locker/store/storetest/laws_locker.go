@@ -257,7 +257,7 @@ func (b *bench) another(opts ...locker.Option) *locker.Engine {
 // mortal returns a Locker on s whose process will be killed, so that it cannot be closed normally.
 func (b *bench) mortal(s locker.Store) *locker.Engine {
 	b.Helper()
-	e, err := locker.New(s)
+	e, err := locker.NewFromStore(s)
 	if err != nil {
 		b.Fatal(err)
 	}

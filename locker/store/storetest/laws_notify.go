@@ -69,13 +69,13 @@ var notifyLaws = []law{
 		b.free(holder)
 		at.expectHead(first, blink)
 	}},
-	{name: "waiters with Once are notified that the work is done, the others wait on", needs: allOf(notifies, marksDone), check: func(b *bench) {
+	{name: "waiters with OnceFor are notified that the work is done, the others wait on", needs: allOf(notifies, marksDone), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
-		holder.Once = ttl
-		b.acquireSoon(holder, "acquire with Once")
+		holder.OnceFor = ttl
+		b.acquireSoon(holder, "acquire with OnceFor")
 		first, third := b.waiter(at.inbox), b.waiter(at.inbox)
-		first.Once, third.Once = ttl, ttl
+		first.OnceFor, third.OnceFor = ttl, ttl
 		b.queue(first)
 		second := b.newWaiter(at.inbox)
 		b.queue(third)
@@ -87,21 +87,21 @@ var notifyLaws = []law{
 			event[e.Owner] = e.Kind
 		}
 		if event[first.Owner] != store.EventDone || event[third.Owner] != store.EventDone {
-			b.Fatal("a waiter with Once was not notified that the work is done")
+			b.Fatal("a waiter with OnceFor was not notified that the work is done")
 		}
 		if event[second.Owner] != store.EventGranted {
-			b.Fatal("a waiter without Once was not notified of its grant")
+			b.Fatal("a waiter without OnceFor was not notified of its grant")
 		}
 		b.free(second)
 		b.newHolder()
 	}},
-	{name: "after a failure a waiter with Once is granted the key", needs: allOf(notifies, marksDone), check: func(b *bench) {
+	{name: "after a failure a waiter with OnceFor is granted the key", needs: allOf(notifies, marksDone), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder := b.claim(owner())
-		holder.Once = ttl
-		b.acquireSoon(holder, "acquire with Once")
+		holder.OnceFor = ttl
+		b.acquireSoon(holder, "acquire with OnceFor")
 		first := b.waiter(at.inbox)
-		first.Once = ttl
+		first.OnceFor = ttl
 		b.queue(first)
 		b.free(holder)
 		at.expectGrant(first)

@@ -235,18 +235,18 @@ var permitLaws = []law{
 		b.sleep(2 * blink)
 		b.permit(2, 3)
 	}},
-	{name: "work that is done sends away the waiters with Once, and the holders go on", needs: allOf(permits, marksDone), check: func(b *bench) {
+	{name: "work that is done sends away the waiters with OnceFor, and the holders go on", needs: allOf(permits, marksDone), check: func(b *bench) {
 		worker, other := b.units(1, 2), b.units(1, 2)
-		worker.Once, other.Once = ttl, ttl
-		b.acquireSoon(worker, "acquire with Once")
-		b.acquireSoon(other, "acquire with Once")
+		worker.OnceFor, other.OnceFor = ttl, ttl
+		b.acquireSoon(worker, "acquire with OnceFor")
+		b.acquireSoon(other, "acquire with OnceFor")
 		worker.Complete = true
 		b.free(worker)
 		b.checkState(b.renew(other), store.Granted, "renewal by the other holder")
 		late := b.units(1, 2)
-		late.Once = ttl
+		late.OnceFor = ttl
 		b.checkState(b.acquire(late), store.Done, "acquire of work that is done")
-		b.permit(1, 2) // an owner without Once can still get a permit
+		b.permit(1, 2) // an owner without OnceFor can still get a permit
 	}},
 	{name: "an undone owner takes no unit later", needs: allOf(permits, refusesLate), check: func(b *bench) {
 		c := b.units(1, 2)

@@ -188,14 +188,14 @@ var queueLaws = []law{
 	{name: "nothing is left in the queue afterwards", needs: allOf(notifies, counts, marksDone), check: func(b *bench) {
 		holder, _ := b.newHolder()
 		done := b.waiter("")
-		done.Once = ttl
+		done.OnceFor = ttl
 		b.queue(done)
 		gone, confirmed, silent, gaveUp := b.newWaiter("nobody:"+owner()), b.newWaiter(""), b.newWaiter(""), b.newWaiter("")
 		b.checkState(b.release(gaveUp), store.NotOurs, "release by a waiter")
 		if n := b.Queued(b.TB, b.key); n != 4 {
 			b.Fatalf("%d in the queue, want 4", n)
 		}
-		holder.Once, holder.Complete = ttl, true
+		holder.OnceFor, holder.Complete = ttl, true
 		next := b.waiter("")
 		holder.Next = &next
 		b.free(holder) // the owner "confirmed" gets the key: "done" needs no key, "gone" has no subscriber

@@ -239,7 +239,7 @@ var readerLaws = []law{
 		b.checkState(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
-	// laws about downgrade, revocation, Inspect and AtLeast
+	// laws about downgrade, revocation, Inspect and KeepFor
 	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: allOf(readers, queues), check: func(b *bench) {
 		w, g := b.newHolder()
 		other := b.newWaiter("")
@@ -318,14 +318,14 @@ var readerLaws = []law{
 	}},
 	{name: "work that readers have done is done", needs: allOf(readers, marksDone, queues), check: func(b *bench) {
 		r, _ := b.newReader()
-		r.Once, r.Complete = ttl, true
+		r.OnceFor, r.Complete = ttl, true
 		stays, _ := b.newReader()
 		w, late := b.waiter(""), b.reader()
-		w.Once = ttl
+		w.OnceFor = ttl
 		b.queue(w)
 		b.queue(late)
 		b.free(r)
-		b.checkState(b.acquire(w), store.Done, "acquire with Once")
+		b.checkState(b.acquire(w), store.Done, "acquire with OnceFor")
 		late.Fence = b.phase()
 		b.checkState(b.renew(late), store.Granted, "renewal by a reader that stood behind it")
 		b.free(stays)

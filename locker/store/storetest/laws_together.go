@@ -84,11 +84,11 @@ var togetherLaws = []law{
 	{name: "none of several keys is granted when the work of one is done", needs: allOf(takesTogether, marksDone), check: func(b *bench) {
 		cs := b.claims(2)
 		first := cs[0]
-		first.Owner, first.Once = owner(), time.Minute
-		b.acquireSoon(first, "acquire with Once")
+		first.Owner, first.OnceFor = owner(), time.Minute
+		b.acquireSoon(first, "acquire with OnceFor")
 		first.Complete = true
 		b.checkState(b.release(first), store.Released, "release with Complete")
-		cs[0].Once = time.Minute
+		cs[0].OnceFor = time.Minute
 		b.states(b.acquireAll(cs), store.Done, store.NotOurs)
 	}},
 }

@@ -56,7 +56,7 @@ func serve(t *testing.T, s shop.ShopServer, rules *grpclock.Rules, opts ...grpcl
 	var err error
 	// The TTL is longer than the test. So a lease that was not released does not expire before
 	// the test looks for it.
-	if g.locker, err = locker.NewSingle(g.client, locker.WithPrefix(g.prefix), locker.WithTTL(10*time.Minute)); err != nil {
+	if g.locker, err = locker.New(g.client, locker.WithPrefix(g.prefix), locker.WithTTL(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = g.locker.Close(context.Background()) })
