@@ -20,8 +20,17 @@ func (db *database) awaitBlocked(t testing.TB) {
 	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = current_setting('application_name')"
 	if db.dialect == maria {
 		query = "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND state = 'Update' AND time_ms > 100"
+		if !db.isMariaDB(t) {
+			query = "SELECT count(*) FROM performance_schema.data_lock_waits JOIN performance_schema.data_locks ON engine_lock_id = requesting_engine_lock_id WHERE object_schema = database()"
+		}
 	}
 	await(t, "somebody waits for a lock", func() bool { return db.number(t, query) > 0 })
+}
+
+// isMariaDB reports whether the server is MariaDB, and not MySQL.
+func (db *database) isMariaDB(t testing.TB) bool {
+	t.Helper()
+	return db.number(t, "SELECT VERSION() LIKE '%MariaDB%'") == 1
 }
 
 // InnoDB takes its snapshot at the first plain SELECT. This SELECT must not come between the
