@@ -19,8 +19,8 @@ func (db *database) questions(t *testing.T) int64 {
 	return n
 }
 
-// MariaDB gets all steps of a claim in one statement, and the proof and COMMIT in another. MySQL has
-// no such statements: it gets each step alone, after it has refused the first of them.
+// MariaDB gets all steps of a claim in one statement, and the proof and COMMIT in another. MySQL
+// has no such statements: it gets each step alone, after it has refused the first of them.
 func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
