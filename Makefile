@@ -62,6 +62,10 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
 	done
 
+.PHONY: matrix
+matrix: tools ## run the suites on Valkey, Redis 8 and MySQL, and write the table of docs/operations.md: an hour
+	.ci/matrix
+
 .PHONY: soak
 soak: tools ## lock on quorums for half an hour while servers and the ways to them fail; the tests do it for a minute
 	go test -race -count=1 -timeout 1h ./internal/tests/quorum -run TestSoak -v -soak 30m
