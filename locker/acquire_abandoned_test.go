@@ -212,7 +212,7 @@ func (c cancelling) Acquire(ctx context.Context, claim store.Claim) (store.Grant
 // If a caller takes back its call before the call is sent, there must be no undo.
 func TestACallThatWasNotSentIsNotUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
-		s := &unsent{Memory: memory, Steps: steps.NewForeign(&steps.Pool{Store: memory}, func(error) {})}
+		s := &unsent{Memory: memory, Steps: steps.Wrap(memory, nil, new(steps.Pool), func(error) {})}
 		l := lockertest.NewLocker(t, s)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -231,15 +231,17 @@ type unsent struct {
 	undos atomic.Int32
 }
 
-func (s *unsent) BeginAcquire(context.Context, store.Claim) steps.Question { return neverSent{} }
+func (s *unsent) Begin(_ context.Context, _ steps.Step, _ store.Claim, onAnswer func(store.Grant, error)) *steps.Future {
+	f := new(steps.Future)
+	f.Init(nil, neverSent{}, onAnswer)
+	return f
+}
 
-func (s *unsent) Undo(steps.Chore) { s.undos.Add(1) }
+func (s *unsent) Repeat(steps.Chore) { s.undos.Add(1) }
 
-// neverSent is a question that still waits to be sent.
+// neverSent is a call that still waits to be sent.
 type neverSent struct{}
 
-func (neverSent) Answered() <-chan struct{} { return nil }
+func (neverSent) Leave() (sent bool) { return false }
 
-func (neverSent) Answer() (store.Grant, error) { panic("there is no answer") }
-
-func (neverSent) Abandon() (sent bool) { return false }
+func (neverSent) Recall() bool { return true }

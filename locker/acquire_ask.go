@@ -10,7 +10,7 @@ import (
 
 // lead asks the Store until there is a lease or a reason to stop. If q is not nil, q is a
 // question that is on its way already.
-func (a *acquisition) lead(q calls.Question) (*Lease, error) {
+func (a *acquisition) lead(q *calls.Future) (*Lease, error) {
 	if q != nil {
 		return a.goOn(a.awaitAnswer(q))
 	}
@@ -38,12 +38,12 @@ func (a *acquisition) ask() (*Lease, error) {
 	if a.ticket.token.ask() {
 		a.ticket.firstSent = a.ticket.sentAt
 	}
-	return a.awaitAnswer(a.caller.engine.steps.BeginAcquire(a.caller.observed, a.ticket.claim))
+	return a.awaitAnswer(a.caller.engine.steps.Begin(a.caller.observed, calls.Acquire, a.ticket.claim, nil))
 }
 
 // awaitAnswer waits for the answer to the question q, and acts on it. It may return neither a lease
 // nor an error, as ask does.
-func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
+func (a *acquisition) awaitAnswer(q *calls.Future) (*Lease, error) {
 	wasCurrent := a.ticket.current
 	a.ticket.current = false
 	silence, end := a.caller.engine.silence()
@@ -92,7 +92,7 @@ func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
 // abandonQuestion gives up the question q, which has no answer yet, for the given reason. It
 // returns nil if the caller asks again. The parameter wasCurrent is true if the previous answer was
 // still recent when this question was sent.
-func (a *acquisition) abandonQuestion(q calls.Question, reason error, wasCurrent bool) error {
+func (a *acquisition) abandonQuestion(q *calls.Future, reason error, wasCurrent bool) error {
 	if q.Abandon() {
 		a.ticket.token.endCall(callLost)
 	} else {

@@ -136,7 +136,7 @@ func (t *ticket) giveBack(e *Engine) {
 	if claim.Queue {
 		lives = max(lives, calls.QueueLife)
 	}
-	e.steps.Undo(calls.Chore{Claim: claim, Useless: time.Now().Add(lives)})
+	e.undo(calls.Chore{Claim: claim, Useless: time.Now().Add(lives)})
 	t.token = token{}
 }
 
@@ -175,7 +175,7 @@ var errNoAnswer = errors.New("no answer")
 // watched, because such a Store may ignore its context and hang. latchkit's own Stores give up
 // their calls by themselves. The caller must call end.
 func (e *Engine) silence() (expired <-chan time.Time, end func()) {
-	if e.foreign == nil || e.foreign.GivesUp() {
+	if !e.mayHang {
 		return nil, func() {}
 	}
 	timer := e.timers.Start(calls.Timeout)

@@ -127,7 +127,7 @@ func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
 	case t.follow != nil: // this leader's acquire went out with a release
-		return a.lead(t.follow)
+		return a.lead(&t.follow.Future)
 	}
 	return a.start()
 }

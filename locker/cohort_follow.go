@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -16,10 +17,8 @@ import (
 // meanwhile. So if the release is unclear and repeated, the leader asks by itself with the same
 // token.
 type follow struct {
+	calls.Future
 	claim store.Claim
-	ready chan struct{} // closed when grant and err are set
-	grant store.Grant
-	err   error
 }
 
 // errNotQueued is the error of a follow whose release was answered "not ours", because such a
@@ -45,7 +44,7 @@ func newFollow(next successor, now time.Time) *follow {
 	a.ticket.token.ask()
 	a.ticket.firstSent, a.ticket.sentAt = now, now
 	a.waiting.calls++
-	f := &follow{claim: a.ticket.claim, ready: make(chan struct{})}
+	f := &follow{claim: a.ticket.claim}
 	next.serve(turn{follow: f, sawHolder: true})
 	return f
 }
@@ -54,15 +53,10 @@ func newFollow(next successor, now time.Time) *follow {
 func (f *follow) receive(g store.Grant, err error) {
 	switch {
 	case err != nil:
-		f.err = err
+		f.Deliver(store.Grant{}, err)
 	case g.Next != nil:
-		f.grant = *g.Next
+		f.Deliver(*g.Next, nil)
 	default:
-		f.err = errNotQueued
+		f.Deliver(store.Grant{}, errNotQueued)
 	}
-	close(f.ready)
 }
-
-func (f *follow) Answered() <-chan struct{}    { return f.ready }
-func (f *follow) Answer() (store.Grant, error) { return f.grant, f.err }
-func (f *follow) Abandon() (sent bool)         { return true }

@@ -25,8 +25,8 @@ type Engine struct {
 	carries  bool             // a release may carry the next waiter's acquire
 	cfg      config
 	keeper   keeper
-	steps    calls.Steps    // the Steps of the Store
-	foreign  *calls.Foreign // equals the field steps if the Store has no Steps; otherwise nil
+	steps    calls.Steps // the Steps of the Store
+	mayHang  bool        // the Store has no Steps of its own, so its calls may hang
 	cohorts  cohorts
 	waiters  waiters
 	post     post
@@ -69,7 +69,6 @@ func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 
 func newEngine(s Store, cfg config) *Engine {
 	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
-	e.calls.Store = s
 	e.readers, _ = s.(store.Downgrader)
 	e.cfg.noUnits = noUnits(s)
 	if c, ok := s.(store.Confirmer); ok {
@@ -81,19 +80,15 @@ func newEngine(s Store, cfg config) *Engine {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
 	}
 	e.keeper.init(e)
-	if steps, ok := s.(calls.Steps); ok {
-		e.steps = steps
-	} else {
-		e.foreign = calls.NewForeign(&e.calls, cfg.undoEnded)
-		e.steps = e.foreign
+	steps, own := s.(calls.Steps)
+	if !own {
+		var onClose func(context.Context) error
+		if c, ok := s.(store.Closer); ok {
+			onClose = c.Close
+		}
+		steps = calls.Wrap(s, onClose, &e.calls, cfg.undoEnded)
 	}
-	switch {
-	case !cfg.background:
-	case e.foreign != nil:
-		e.departures.steps = e.foreign.Releases()
-	default:
-		e.departures.steps, _ = e.steps.(calls.Releases)
-	}
+	e.steps, e.mayHang = steps, !own
 	e.cohorts.init(e)
 	e.post.init(e)
 	if m, ok := s.(store.Membership); ok {
@@ -192,16 +187,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
 	}
-	if e.foreign != nil {
-		if undone := e.foreign.Close(ctx); err == nil {
-			err = undone
-		}
-	}
 	e.cancelBackground()
-	if s, ok := e.store.(store.Closer); ok {
-		if closed := s.Close(ctx); err == nil {
-			err = closed
-		}
+	if ended := e.steps.Close(ctx); err == nil {
+		err = ended
 	}
 	if idle := e.calls.Stop(ctx); err == nil {
 		err = idle
@@ -218,6 +206,14 @@ func (e *Engine) Close(ctx context.Context) error {
 		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}
 	}
 	return e.closeErr
+}
+
+// undo repeats the release of ch in the background until it is confirmed or useless.
+func (e *Engine) undo(ch calls.Chore) {
+	ch.Try = func(c store.Claim, onAnswer func(store.Grant, error)) {
+		e.steps.Begin(context.Background(), calls.Undo, c, onAnswer)
+	}
+	e.steps.Repeat(ch)
 }
 
 func (e *Engine) isClosing() bool {

@@ -15,7 +15,6 @@ const mostDepartures = 1024
 
 // departures are the background releases of an Engine: see WithBackgroundRelease.
 type departures struct {
-	steps calls.Releases // nil: all releases are awaited
 	open  atomic.Int32
 	tasks calls.Tasks // the background releases, for which Close waits
 }
@@ -41,7 +40,7 @@ type departure struct {
 	rest   *cohort // the cohort whose next leader asks when the release is answered
 	report func(error, int)
 
-	recall   func() bool   // takes back a release that was not sent yet; nil: it was sent at once
+	delayed  *calls.Future // the release, if it may still be taken back; nil: it was sent at once
 	finished chan struct{} // closed when no caller needs to wait for the release
 
 	unregistered bool // the release is over for other callers; guarded by the cohorts' mutex
@@ -59,13 +58,13 @@ func (l *Lease) AwaitRelease() {
 // mayLeave reports whether Run may return before the answer to the release.
 func (l *Lease) mayLeave() bool {
 	e := l.engine
-	if e.departures.steps == nil || l.part != nil || l.rule.OnceFor != 0 || l.rule.KeepFor != 0 || e.isClosing() {
+	if !e.cfg.background || l.part != nil || l.rule.OnceFor != 0 || l.rule.KeepFor != 0 || e.isClosing() {
 		return false
 	}
 	l.mu.Lock()
 	awaits := l.awaits
 	l.mu.Unlock()
-	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
+	return !awaits && e.keeper.isHeld(l.hold) && e.steps.Prompt(l.hold.claim.Key)
 }
 
 // releaseInBackground gives up the hold without waiting for the server. If the answer must be
@@ -103,12 +102,12 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 	}
 	d.chore = h.chore(longest)
 	claim := d.chore.At(now)
-	when := calls.WithOthers
+	step := calls.ReleaseLater
 	if h.contended {
-		when = calls.Soon // other callers probably wait
+		step = calls.ReleaseSoon // other callers probably wait
 	}
 	if rest != nil {
-		when = calls.Soon
+		step = calls.ReleaseSoon
 		if !e.canFollow(h.claim.Key) {
 			d.rest = rest
 		} else if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
@@ -117,9 +116,8 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 			}
 		}
 	}
-	recall := ds.steps.ReleaseBeside(ctx, claim, when, d.handleAnswer)
-	if when == calls.WithOthers {
-		d.recall = recall
+	if release := e.steps.Begin(ctx, step, claim, d.handleAnswer); step == calls.ReleaseLater {
+		d.delayed = release
 	}
 	e.cohorts.registerDeparture(d)
 	return true
@@ -153,7 +151,7 @@ func (d *departure) handleAnswer(g store.Grant, err error) {
 	}
 	switch {
 	case err != nil:
-		d.engine.steps.Undo(d.chore)
+		d.engine.undo(d.chore)
 		err = asUnavailable(err)
 	case g.State == store.Revoked:
 		err = revokedBecause(g.Reason)
@@ -182,8 +180,8 @@ func (d *departure) end(err error, asked int) {
 
 // sendNow sends the release at once if it was not sent before.
 func (d *departure) sendNow() {
-	if d.recall != nil && d.recall() {
-		d.engine.departures.steps.ReleaseBeside(d.ctx, d.chore.At(time.Now()), calls.AtOnce, d.handleAnswer)
+	if d.delayed != nil && d.delayed.Recall() {
+		d.engine.steps.Begin(d.ctx, calls.Release, d.chore.At(time.Now()), d.handleAnswer)
 	}
 }
 
@@ -231,11 +229,11 @@ func (cs *cohorts) departureOf(key string) *departure {
 // cohort c. takeBack returns false if there is no such hold. The caller holds cs.mu.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
-	if d == nil || d.terms != c.terms || d.recall == nil {
+	if d == nil || d.terms != c.terms || d.delayed == nil {
 		return false
 	}
 	h := d.hold
-	if !cs.mayContinue(h) || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
+	if !cs.mayContinue(h) || !cs.engine.keeper.isWorthKeeping(h) || !d.delayed.Recall() {
 		return false
 	}
 	cs.unregisterLocked(d)
@@ -250,7 +248,7 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 // awaitDeparture waits for this process's background release of the key, so that the acquisition's
 // question does not overtake the release.
 func (a *acquisition) awaitDeparture() error {
-	if a.caller.engine.departures.steps == nil {
+	if !a.caller.engine.cfg.background {
 		return nil
 	}
 	d := a.caller.engine.cohorts.departureOf(a.caller.key())

@@ -21,14 +21,13 @@ import (
 type lane struct {
 	*lockertest.Memory
 	steps.Steps
-	pool   *steps.Pool
-	chores interface{ Close(context.Context) error }
+	pool *steps.Pool
 
 	mu         sync.Mutex
 	isSlow     bool // makes the method Prompt return false
 	neverSends bool // delayed releases are never sent
 	listed     []*delayed
-	sends      []steps.When
+	sends      []steps.Step
 	acqs       int // number of acquires that were sent
 }
 
@@ -38,11 +37,14 @@ type delayed struct {
 	once sync.Once
 }
 
-// take returns true only to its first caller.
-func (c *delayed) take() (first bool) {
+// Recall returns true only to its first caller.
+func (c *delayed) Recall() (first bool) {
 	c.once.Do(func() { first = true })
 	return first
 }
+
+// Leave is not called, because no caller waits for the release.
+func (c *delayed) Leave() (sent bool) { panic("no caller waits") }
 
 func (s *lane) Prompt(string) bool {
 	s.mu.Lock()
@@ -50,31 +52,34 @@ func (s *lane) Prompt(string) bool {
 	return !s.isSlow
 }
 
-func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, mode steps.When, onAnswer func(store.Grant, error)) func() bool {
-	call := &delayed{send: func() { onAnswer(s.Release(ctx, c)) }}
+func (s *lane) Begin(ctx context.Context, step steps.Step, c store.Claim, onAnswer func(store.Grant, error)) *steps.Future {
+	if step == steps.Acquire {
+		s.change(func(s *lane) { s.acqs++ })
+		s.flush()
+	}
+	if step == steps.Acquire || step == steps.Undo || onAnswer == nil {
+		return s.Steps.Begin(ctx, step, c, onAnswer)
+	}
+	f := new(steps.Future)
+	call := &delayed{send: func() { f.Deliver(s.Release(ctx, c)) }}
+	f.Init(s.pool, call, onAnswer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sends = append(s.sends, mode)
-	if mode != steps.WithOthers {
-		call.take()
+	s.sends = append(s.sends, step)
+	if step != steps.ReleaseLater {
+		call.Recall()
 		s.pool.Do(call.send)
-		return nil
+		return f
 	}
 	s.listed = append(s.listed, call)
 	if !s.neverSends {
 		time.AfterFunc(time.Millisecond, func() {
-			if call.take() {
+			if call.Recall() {
 				s.pool.Do(call.send)
 			}
 		})
 	}
-	return call.take
-}
-
-func (s *lane) BeginAcquire(ctx context.Context, c store.Claim) steps.Question {
-	s.change(func(s *lane) { s.acqs++ })
-	s.flush()
-	return s.Steps.BeginAcquire(ctx, c)
+	return f
 }
 
 // flush sends the releases that are still delayed.
@@ -82,18 +87,18 @@ func (s *lane) flush() {
 	var along []*delayed
 	s.change(func(s *lane) { along, s.listed = s.listed, nil })
 	for _, call := range along {
-		if call.take() {
+		if call.Recall() {
 			call.send()
 		}
 	}
 }
 
 func (s *lane) Close(ctx context.Context) error {
-	return errors.Join(s.chores.Close(ctx), s.pool.Stop(ctx))
+	return errors.Join(s.Steps.Close(ctx), s.pool.Stop(ctx))
 }
 
-// sendModes returns, for each release so far, the mode in which it was sent.
-func (s *lane) sendModes() []steps.When {
+// sentSteps returns the steps by which the releases so far were sent.
+func (s *lane) sentSteps() []steps.Step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.sends)
@@ -116,10 +121,8 @@ func (s *lane) change(edit func(s *lane)) {
 func backgroundTest(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), opts ...locker.Option) {
 	t.Helper()
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
-		s := &lane{Memory: memory}
-		s.pool = &steps.Pool{Store: memory}
-		foreign := steps.NewForeign(s.pool, func(error) {})
-		s.Steps, s.chores = foreign, foreign
+		s := &lane{Memory: memory, pool: new(steps.Pool)}
+		s.Steps = steps.Wrap(memory, nil, s.pool, func(error) {})
 		l, err := locker.NewWithBackgroundRelease(s, opts...)
 		if err != nil {
 			t.Fatal(err)
@@ -289,7 +292,7 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 				}
 				s.Delay(locker.OpRelease, 0)
 				release(t, lease)
-				if how := s.sendModes(); !slices.Equal(how, []steps.When{steps.WithOthers, steps.AtOnce}) {
+				if how := s.sentSteps(); !slices.Equal(how, []steps.Step{steps.ReleaseLater, steps.Release}) {
 					t.Errorf("the release was sent %v", how)
 				}
 			})
@@ -409,7 +412,7 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 					prepare(s)
 				}
 				runFor(t, l, rule, slowRelease, fn)
-				if how := s.sendModes(); len(how) > 0 {
+				if how := s.sentSteps(); len(how) > 0 {
 					t.Errorf("the release was sent %v", how)
 				}
 			})
@@ -525,7 +528,7 @@ func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 		time.AfterFunc(5*time.Millisecond, func() { _ = held.Release(context.Background()) })
 		runFor(t, l, locker.Rule{Key: "a"}, 5*time.Millisecond, nothing)
 		synctest.Wait()
-		if how := s.sendModes(); !slices.Equal(how, []steps.When{steps.Soon}) || s.Len() != 0 {
+		if how := s.sentSteps(); !slices.Equal(how, []steps.Step{steps.ReleaseSoon}) || s.Len() != 0 {
 			t.Errorf("the release was sent %v", how)
 		}
 	})

@@ -60,14 +60,13 @@ type downgrade struct {
 	sentAt time.Time
 }
 
-func (d *downgrade) begin() (q calls.Question, ok bool) {
+func (d *downgrade) begin() (q *calls.Future, ok bool) {
 	e, h := d.lease.engine, d.lease.hold
 	if d.claim, d.sentAt, ok = e.keeper.beginDowngrade(d.lease.root(), e.post.inbox(h.claim.Key)); !ok {
 		return nil, false
 	}
-	return e.calls.Begin(d.ctx, func(_ store.Store, ctx context.Context, c store.Claim) (store.Grant, error) {
-		return e.readers.Downgrade(ctx, c)
-	}, d.claim), true
+	ctx, claim := d.ctx, d.claim
+	return e.calls.Begin(func() (store.Grant, error) { return e.readers.Downgrade(ctx, claim) }, nil), true
 }
 
 func (d *downgrade) applyAnswer(g store.Grant) error {

@@ -54,24 +54,14 @@ type extension struct {
 	sentAt time.Time
 }
 
-func (x *extension) begin() (q calls.Question, ok bool) {
-	e := x.lease.engine
+func (x *extension) begin() (*calls.Future, bool) {
+	e, ok := x.lease.engine, false
 	if x.claim, x.sentAt, ok = e.keeper.beginExtension(x.lease.root(), x.ttl); !ok {
 		return nil, false
 	}
-	return e.calls.Begin(x.ctx, renewOne, x.claim), true
-}
-
-// renewOne makes the Store s renew the lease of c, and returns the answer.
-func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // the same signature as the method expression store.Store.Acquire
-	grants, err := s.Renew(ctx, []store.Claim{c})
-	switch {
-	case err != nil:
-		return store.Grant{}, err
-	case len(grants) != 1:
-		return store.Grant{}, errNoAnswer
-	}
-	return grants[0], grants[0].Err
+	f := new(calls.Future)
+	e.steps.BeginRenew(x.ctx, []store.Claim{x.claim}, func(_ []int, grants []store.Grant) { f.Deliver(grants[0], grants[0].Err) })
+	return f, true
 }
 
 func (x *extension) applyAnswer(g store.Grant) error {

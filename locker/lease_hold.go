@@ -62,7 +62,7 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	h.engine.post.forget(h)
 	if mayBeOurs || h.unclear || h.claim.Queue { // an unconfirmed hold still has its entry in the queue
 		_, longest := h.engine.keeper.remove(h)
-		h.engine.steps.Undo(h.chore(longest))
+		h.engine.undo(h.chore(longest))
 	}
 	h.engine.cohorts.dropHold(h)
 }
@@ -126,5 +126,5 @@ func (h *hold) errTimeout() error {
 func (h *hold) releaseUnused() {
 	_, longest := h.engine.keeper.remove(h)
 	h.engine.post.forget(h)
-	h.engine.steps.Undo(h.chore(longest))
+	h.engine.undo(h.chore(longest))
 }

@@ -136,7 +136,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	v, err := r.run()
 	if v == stopped {
 		// The caller waits no longer for an answer, so the Store's Chores repeat the release.
-		e.steps.Undo(r.chore)
+		e.undo(r.chore)
 	}
 	if rest != nil {
 		e.cohorts.leadAfterRelease(rest) // a new leader may ask now
@@ -163,13 +163,13 @@ type releasing struct {
 	earlier bool      // an earlier attempt had no clear answer, and was sent before the lease ended
 }
 
-func (r *releasing) begin() (calls.Question, bool) {
+func (r *releasing) begin() (*calls.Future, bool) {
 	r.sentAt = time.Now()
 	claim := r.chore.At(r.sentAt)
 	if r.next != nil {
 		claim.Next = &r.next.claim
 	}
-	return r.engine.steps.BeginRelease(r.ctx, claim), true
+	return r.engine.steps.Begin(r.ctx, calls.Release, claim, nil), true
 }
 
 func (r *releasing) applyAnswer(g store.Grant) error {

@@ -27,7 +27,7 @@ import (
 type repeated interface {
 	// begin sends an attempt. begin sends nothing and returns false if a Release has begun,
 	// because the Release ends the Lease.
-	begin() (calls.Question, bool)
+	begin() (*calls.Future, bool)
 	// applyAnswer applies g, the Store's answer, and returns the result of the step.
 	applyAnswer(g store.Grant) error
 	// noteFailure is called when an attempt has no answer. If unclear is true, the server may have

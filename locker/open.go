@@ -333,7 +333,7 @@ func (c *config) redis() redisstore.Settings {
 
 // quorum returns the settings for a Store on several servers.
 func (c *config) quorum() quorum.Settings {
-	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, NodeTimeout: c.nodeTimeout}
+	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, NodeTimeout: c.nodeTimeout, Warn: c.undoEnded}
 }
 
 // nodesOf converts cs for package quorum.

@@ -194,7 +194,7 @@ func (p *post) deliver(e store.Event) {
 	case !known && e.Kind == store.EventGranted:
 		// Without this release, the lease would run out only after e.HandoffTTL. With this release,
 		// the key goes to the next waiter at once.
-		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
+		p.engine.undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
 	case box == nil: // the token holds the key already, or is unknown
 	default:
 		switch e.Kind {

@@ -11,168 +11,191 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// slowStore is a Store that answers after delay. The fence in its answer is the claim's
-// FenceCount.
-type slowStore struct {
-	store.Store
-	delay time.Duration
-}
-
-func (s slowStore) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
-	if s.delay > 0 {
-		time.Sleep(s.delay) //nolint:forbidigo // in a bubble
-	}
-	return store.Grant{State: store.Granted, Fence: uint64(c.FenceCount)}, nil
-}
-
-func goroutines(cs *Pool) int {
-	cs.live.mu.Lock()
-	defer cs.live.mu.Unlock()
-	return cs.live.n
-}
-
-func TestCallers(t *testing.T) {
-	ask := func(t *testing.T, cs *Pool, n int) {
-		t.Helper()
-		call := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: n})
-		<-call.Answered()
-		if g, err := call.Answer(); err != nil || g.Fence != uint64(n) {
-			t.Errorf("the answer to call %d is %d, %v", n, g.Fence, err)
+// begin begins a step that answers after delay. The fence in the answer is fence.
+func begin(p *Pool, delay time.Duration, fence int) *Future {
+	return p.Begin(func() (store.Grant, error) {
+		if delay > 0 {
+			time.Sleep(delay) //nolint:forbidigo // in a bubble
 		}
-	}
-	bubble := func(name string, delay time.Duration, test func(t *testing.T, cs *Pool)) {
+		return store.Grant{State: store.Granted, Fence: uint64(fence)}, nil
+	}, nil)
+}
+
+func goroutines(p *Pool) int {
+	p.live.mu.Lock()
+	defer p.live.mu.Unlock()
+	return p.live.n
+}
+
+func TestPool(t *testing.T) {
+	bubble := func(name string, delay time.Duration, test func(t *testing.T, p *Pool, ask func(n int))) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				cs := &Pool{Store: slowStore{delay: delay}}
-				test(t, cs)
-				if err := cs.Stop(context.Background()); err != nil || goroutines(cs) != 0 {
-					t.Errorf("%d goroutines are left, %v", goroutines(cs), err)
+				p := new(Pool)
+				test(t, p, func(n int) {
+					t.Helper()
+					f := begin(p, delay, n)
+					<-f.Answered()
+					if g, err := f.Answer(); err != nil || g.Fence != uint64(n) {
+						t.Errorf("the answer to step %d is %d, %v", n, g.Fence, err)
+					}
+					synctest.Wait() // now the goroutine is idle
+				})
+				if err := p.Stop(context.Background()); err != nil || goroutines(p) != 0 {
+					t.Errorf("%d goroutines are left, %v", goroutines(p), err)
 				}
 			})
 		})
 	}
 
-	bubble("one call after the other is made by one goroutine", time.Second, func(t *testing.T, cs *Pool) {
+	bubble("one step after the other is made by one goroutine", time.Second, func(t *testing.T, p *Pool, ask func(int)) {
 		for n := range 100 {
-			ask(t, cs, n)
+			ask(n)
 		}
-		if goroutines(cs) != 1 {
-			t.Errorf("%d goroutines", goroutines(cs))
-		}
-	})
-
-	bubble("a call that hangs holds up no other", time.Second, func(t *testing.T, cs *Pool) {
-		hangs := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: 1})
-		hangs.Abandon()
-		ask(t, cs, 2)
-		ask(t, cs, 3)
-		if goroutines(cs) != 2 {
-			t.Errorf("%d goroutines", goroutines(cs))
+		if goroutines(p) != 1 {
+			t.Errorf("%d goroutines", goroutines(p))
 		}
 	})
 
-	bubble("an answer that comes as its call is abandoned reaches nobody else", time.Second, func(t *testing.T, cs *Pool) {
+	bubble("a step that hangs holds up no other", time.Second, func(t *testing.T, p *Pool, ask func(int)) {
+		begin(p, time.Minute, 1).Abandon()
+		ask(2)
+		ask(3)
+		if goroutines(p) != 2 {
+			t.Errorf("%d goroutines", goroutines(p))
+		}
+	})
+
+	bubble("an answer that comes as its step is abandoned reaches nobody else", time.Second, func(t *testing.T, p *Pool, ask func(int)) {
 		for n := range 1000 {
-			call := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: n})
+			f := begin(p, time.Second, n)
+			if n%2 == 0 {
+				f.Answered()
+			}
 			time.Sleep(time.Second) //nolint:forbidigo // costs no time in a bubble; the answer comes at the end of this pause
-			call.Abandon()
-			ask(t, cs, n+1)
+			f.Abandon()
+			ask(n + 1)
+		}
+		if n := p.hanging.Load(); n != 0 {
+			t.Errorf("%d steps count as abandoned", n)
 		}
 	})
 
-	bubble("callers that nobody needs end", 0, func(t *testing.T, cs *Pool) {
-		var all []Question
-		for range 100 {
-			all = append(all, cs.Begin(t.Context(), store.Store.Acquire, store.Claim{}))
+	bubble("goroutines that nobody needs end", 0, func(t *testing.T, p *Pool, ask func(int)) {
+		var all []*Future
+		for n := range 100 {
+			all = append(all, begin(p, time.Millisecond, n))
 		}
-		for _, c := range all {
-			<-c.Answered()
-			_, _ = c.Answer()
+		for _, f := range all {
+			<-f.Answered()
+			_, _ = f.Answer()
 		}
 		for range 10 { // one worker stays in use
 			time.Sleep(workerIdle / 4) //nolint:forbidigo // in a bubble
-			ask(t, cs, 1)
+			ask(1)
 		}
-		synctest.Wait()
-		if goroutines(cs) != 1 {
-			t.Errorf("%d goroutines after a while", goroutines(cs))
+		if goroutines(p) != 1 {
+			t.Errorf("%d goroutines after a while", goroutines(p))
 		}
 		time.Sleep(3 * workerIdle) //nolint:forbidigo // in a bubble
 		synctest.Wait()
-		if goroutines(cs) != 0 {
-			t.Errorf("%d goroutines at the end", goroutines(cs))
+		if goroutines(p) != 0 {
+			t.Errorf("%d goroutines at the end", goroutines(p))
 		}
-		ask(t, cs, 1)
+		ask(1)
 	})
 
-	bubble("calls after the end are made", 0, func(t *testing.T, cs *Pool) {
-		ask(t, cs, 1)
-		if err := cs.Stop(t.Context()); err != nil {
+	bubble("steps after the end are made", 0, func(t *testing.T, p *Pool, ask func(int)) {
+		ask(1)
+		if err := p.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
-		ask(t, cs, 2)
-		synctest.Wait()
-		if goroutines(cs) != 0 {
-			t.Errorf("%d goroutines stay", goroutines(cs))
+		ask(2)
+		if goroutines(p) != 0 {
+			t.Errorf("%d goroutines stay", goroutines(p))
 		}
 	})
 
-	bubble("the end waits for what is under way", time.Minute, func(t *testing.T, cs *Pool) {
-		cs.Begin(t.Context(), store.Store.Acquire, store.Claim{}).Abandon()
+	bubble("the end waits for what is under way", 0, func(t *testing.T, p *Pool, _ func(int)) {
+		begin(p, time.Minute, 1).Abandon()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := cs.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if err := p.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("err = %v", err)
 		}
 	})
 
+	bubble("too many abandoned steps that hang refuse the next", 0, func(t *testing.T, p *Pool, ask func(int)) {
+		for n := range mostHanging {
+			begin(p, time.Minute, n).Abandon()
+		}
+		f := begin(p, 0, 1)
+		<-f.Answered()
+		if _, err := f.Answer(); !errors.Is(err, errHanging) {
+			t.Errorf("err = %v", err)
+		}
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		ask(2)
+	})
+
 	t.Run("who asks and who goes do not meet", func(t *testing.T) { // this case is for the race detector
 		t.Parallel()
-		cs := &Pool{Store: slowStore{}}
+		p := new(Pool)
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
 				for n := range 2000 {
-					if call := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: n}); n%3 == 0 {
-						call.Abandon()
-					} else {
-						<-call.Answered()
-						g, err := call.Answer()
-						if errors.Is(err, errHanging) { // too many calls were abandoned just before
-							continue
-						}
-						if g.Fence != uint64(n) {
-							t.Errorf("the answer to call %d is %d", n, g.Fence)
-						}
+					f := begin(p, 0, n)
+					if n%3 == 0 {
+						f.Abandon()
+						continue
+					}
+					<-f.Answered()
+					g, err := f.Answer()
+					if errors.Is(err, errHanging) { // too many steps were abandoned just before
+						continue
+					}
+					if g.Fence != uint64(n) {
+						t.Errorf("the answer to step %d is %d", n, g.Fence)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		if err := cs.Stop(t.Context()); err != nil {
+		if err := p.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// BenchmarkCallers measures what a call costs in addition to the Store's own work. A call makes no
-// allocations, as this command shows: go test -bench Callers -benchmem.
-func BenchmarkCallers(b *testing.B) {
-	cs := &Pool{Store: slowStore{}}
+// A function onAnswer gets one answer, also when two arrive.
+func TestOnAnswerGetsOneAnswer(t *testing.T) {
+	t.Parallel()
+	n := 0
+	f := Settled(store.Grant{State: store.Released}, nil, func(store.Grant, error) { n++ })
+	f.Deliver(store.Grant{}, errNoAnswer)
+	if n != 1 {
+		t.Errorf("%d answers", n)
+	}
+}
+
+// BenchmarkPool measures what a step costs in addition to the Store's own work.
+func BenchmarkPool(b *testing.B) {
+	p := new(Pool)
 	over := make(chan struct{})
 	b.ReportAllocs()
 	for b.Loop() {
-		call := cs.Begin(b.Context(), store.Store.Acquire, store.Claim{})
+		f := begin(p, 0, 1)
 		select {
-		case <-call.Answered():
-			if _, err := call.Answer(); err != nil {
+		case <-f.Answered():
+			if _, err := f.Answer(); err != nil {
 				b.Fatal(err)
 			}
 		case <-over:
 		}
 	}
-	if err := cs.Stop(b.Context()); err != nil {
+	if err := p.Stop(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }

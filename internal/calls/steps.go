@@ -1,34 +1,23 @@
+// Package calls begins the steps of a Store, each with one [Future] for its answer, and repeats the
+// releases for which no caller waits. It knows package store, and no server. Package link, which
+// sends calls to Redis nodes, is above it, and uses its goroutines.
 package calls
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Question is a step of a Store that is under way. The caller that has begun the step waits for
-// the answer. Then this caller either takes the answer or abandons the question, and does not use
-// the question again.
-//
-//	q := steps.BeginRelease(ctx, claim)
-//	select {
-//	case <-q.Answered():
-//		grant, err := q.Answer()
-//	case <-over:
-//		q.Abandon()
-//	}
-type Question interface {
-	Answered() <-chan struct{} // is signalled once
-	Answer() (store.Grant, error)
-	Abandon() (sent bool) // sent is true if the server may execute the step, or has executed it
-}
-
-// Steps begins the steps of a Store, so that callers can leave before the answer arrives. Steps
-// uses only the values of ctx.
+// Steps begins the steps of a Store, so that no caller must wait for the answer. latchkit's own
+// Stores on Redis are Steps. [Wrap] makes Steps from every other Store. Steps uses only the values
+// of ctx.
 type Steps interface {
-	BeginAcquire(ctx context.Context, c store.Claim) Question
-	BeginRelease(ctx context.Context, c store.Claim) Question
+	// Begin begins one step for the claim c. If onAnswer is not nil, it receives the answer, on any
+	// goroutine, perhaps before Begin returns, and must not block.
+	Begin(ctx context.Context, step Step, c store.Claim, onAnswer func(store.Grant, error)) *Future
 
 	// BeginRenew renews leases. As replies come, it calls the function onAnswer, each time for a
 	// part of cs. Each lease is in exactly one of these parts. The parameter places has the indices
@@ -36,73 +25,161 @@ type Steps interface {
 	// error. Several goroutines call onAnswer, which must not block.
 	BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(places []int, grants []store.Grant))
 
-	// Undo repeats a release until it is confirmed or useless.
-	Undo(ch Chore)
-}
+	// Repeat repeats the attempt of ch until it is answered or useless.
+	Repeat(ch Chore)
 
-// Releases are Steps that can send a release for which no caller waits.
-type Releases interface {
-	// Prompt reports whether the last replies of the key's server came soon after their requests.
+	// Prompt reports whether the last replies of the key's server, or of all servers of a quorum,
+	// came soon after their requests. Only then may a release be sent for which no caller waits.
 	Prompt(key string) bool
 
-	// ReleaseBeside releases a lease, and no caller waits for the answer. If recall returns true,
-	// the release was not sent and never will be. Otherwise ReleaseBeside calls the function
-	// onAnswer once, with the answer. The function onAnswer must not block.
-	ReleaseBeside(ctx context.Context, c store.Claim, when When, onAnswer func(store.Grant, error)) (recall func() bool)
+	// Close waits until no step and no chore is under way, or until ctx ends.
+	Close(ctx context.Context) error
 }
 
-// When states how soon a release is sent for which no caller waits.
-type When uint8
+// A Step names a step of a Store, and says how soon it is sent.
+type Step uint8
 
+// The steps.
 const (
-	// WithOthers sends the release together with the next calls to the server, or alone 1 ms
-	// later.
-	WithOthers When = iota
-	// Soon sends the release with the next flight.
-	Soon
-	// AtOnce sends the release as if a caller waited for it. The answer may come before the call
-	// returns.
-	AtOnce
+	Acquire Step = iota
+	Release
+	// ReleaseSoon is a release for which no caller waits. It is sent with the next flight.
+	ReleaseSoon
+	// ReleaseLater is a release for which no caller waits. It is sent together with the next calls
+	// to the server, or alone 1 ms later. Until then, [Future.Recall] takes it back. A Store that
+	// cannot delay a release sends it at once.
+	ReleaseLater
+	// Undo is one attempt of a release that is repeated. Other steps are sent before it.
+	Undo
 )
 
-// A Starter is a Store that can begin a step without making its caller wait. It calls the function
-// onAnswer once, on any goroutine, perhaps before the Starter's method returns. The function
-// onAnswer must not block.
-type Starter interface {
-	StartAcquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
-	StartRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
-
-	// Prompt reports whether the last replies of all servers came soon after their requests.
-	Prompt(key string) bool
+// Await waits for the answer to f, and returns it.
+func Await(f *Future) (store.Grant, error) {
+	<-f.Answered()
+	return f.Answer()
 }
 
-// Start is the method StartAcquire or StartRelease of a Starter.
-type Start func(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
-
-// Await calls the function start for the claim c, waits for the answer of the step, and returns it.
-func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err error) {
-	done := make(chan struct{})
-	start(ctx, c, func(answer store.Grant, failed error) {
-		g, err = answer, failed
-		close(done)
-	})
-	<-done
-	return g, err
+// wrapped begins the steps of a Store that has no Steps. Each step begins on a goroutine of the
+// Pool, because a user's Store may block.
+type wrapped struct {
+	store  store.Store
+	close  func(context.Context) error // may be nil
+	pool   *Pool
+	chores Chores
 }
 
-// A Chore is a release for which no caller waits. The release is repeated until it is answered or
-// useless.
-type Chore struct {
-	Claim   store.Claim
-	Keep    time.Time // the time until which KeepFor keeps the key; zero: KeepFor is not set
-	Useless time.Time // from this time on, the release has no effect
+// Wrap returns the Steps of s. The steps run on goroutines of p. The function onClose is called at
+// the end of Close; it may be nil. The function warn receives the refusals that end an undo.
+func Wrap(s store.Store, onClose func(context.Context) error, p *Pool, warn func(error)) Steps {
+	return &wrapped{store: s, close: onClose, pool: p, chores: Chores{Warn: warn}}
 }
 
-// At returns the claim for a release that is sent at the time now.
-func (ch *Chore) At(now time.Time) store.Claim {
-	claim := ch.Claim
-	if !ch.Keep.IsZero() {
-		claim.KeepFor = max(0, ch.Keep.Sub(now))
+// Begin calls the Store's Acquire or Release.
+func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer func(store.Grant, error)) *Future {
+	limit := time.Now().Add(Timeout)
+	if end, ok := ctx.Deadline(); step != Acquire || !ok || limit.Before(end) {
+		ctx = Until(ctx, limit)
 	}
-	return claim
+	s := &wrappedStep{store: w.store, ctx: ctx, step: step, claim: c}
+	switch {
+	case step == Undo: // no caller waits, so the attempt itself must end when the Store hangs
+		s.Init(nil, nil, onAnswer)
+		s.overdue = time.AfterFunc(Timeout, func() { s.Deliver(store.Grant{}, errNoAnswer) })
+	case !s.open(w.pool, onAnswer):
+		return &s.Future
+	}
+	w.pool.Start(s)
+	return &s.Future
+}
+
+// wrappedStep is a step of a wrapped Store. It is a Job of a Pool.
+type wrappedStep struct {
+	Future
+	store   store.Store
+	ctx     context.Context
+	step    Step
+	claim   store.Claim
+	overdue *time.Timer // ends an undo without an answer; nil for other steps
+}
+
+// Run makes the step.
+func (s *wrappedStep) Run() {
+	switch s.step {
+	case Acquire:
+		s.Deliver(s.store.Acquire(s.ctx, s.claim))
+	case Undo:
+		ctx, cancel := context.WithTimeout(s.ctx, Timeout)
+		defer cancel()
+		defer s.overdue.Stop()
+		s.Deliver(s.store.Release(ctx, s.claim))
+	default:
+		s.Deliver(s.store.Release(s.ctx, s.claim))
+	}
+}
+
+var errNoAnswer = errors.New("no answer in time")
+
+// BeginRenew calls the Store's Renew.
+func (w *wrapped) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
+	w.pool.BeginRenew(ctx, w.store.Renew, cs, onAnswer)
+}
+
+// Repeat repeats the attempt of ch until it is answered or useless.
+func (w *wrapped) Repeat(ch Chore) { w.chores.Add(ch) }
+
+// Prompt returns false, because each release needs a goroutine, and may block.
+func (*wrapped) Prompt(string) bool { return false }
+
+// Close waits until all undos are confirmed, and then closes the Store.
+func (w *wrapped) Close(ctx context.Context) error {
+	err := w.chores.Stop(ctx)
+	if w.close != nil {
+		err = errors.Join(err, w.close(ctx))
+	}
+	return err
+}
+
+// mostRenewed is the largest number of claims in one call of Renew.
+const mostRenewed = 100
+
+// BeginRenew calls renew, the method of a Store, for parts of cs with at most mostRenewed claims
+// each, on goroutines of the Pool. The function onAnswer receives the answer to each part.
+func (p *Pool) BeginRenew(ctx context.Context, renew func(context.Context, []store.Claim) ([]store.Grant, error),
+	cs []store.Claim, onAnswer func([]int, []store.Grant),
+) {
+	for from := 0; from < len(cs); from += mostRenewed {
+		to := min(from+mostRenewed, len(cs))
+		places := make([]int, 0, to-from)
+		for i := from; i < to; i++ {
+			places = append(places, i)
+		}
+		grants := make([]store.Grant, len(cs))
+		if p.renews.Add(1) > mostHanging {
+			p.renews.Add(-1)
+			failAll(grants, errHanging)
+			onAnswer(places, grants)
+			continue
+		}
+		p.Do(func() {
+			defer p.renews.Add(-1)
+			ctx, cancel := context.WithTimeout(ctx, Timeout)
+			defer cancel()
+			answers, err := renew(ctx, cs[from:to])
+			switch {
+			case err != nil:
+				failAll(grants, err)
+			case len(answers) != to-from:
+				failAll(grants, errors.New("the Store's Renew did not return one answer for each claim"))
+			default:
+				copy(grants[from:], answers)
+			}
+			onAnswer(places, grants)
+		})
+	}
+}
+
+func failAll(grants []store.Grant, err error) {
+	for i := range grants {
+		grants[i] = store.Grant{Err: err}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,16 +47,13 @@ type Call struct {
 	// travel in one flight. Together is nil if there is no such script.
 	Together *Together
 
-	// OnAnswer is called with the answered call, on a goroutine of the link. OnAnswer must not
-	// block. When OnAnswer is nil, Done is signalled.
-	OnAnswer func(*Call)
+	// Receiver gets the answered call; nil: the answer is dropped.
+	Receiver Receiver
 
 	values context.Context // the context whose values the client's hooks see
 	sent   time.Time
-	hops   int  // how many times the call was sent on to another node
+	hops   int8 // how many times the call was sent on to another node
 	asking bool // ASKING must come first, because the slot is moving to the node
-	done   chan struct{}
-	idle   *sync.Pool // the pool that gets the channel done back after use
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used
@@ -67,6 +63,24 @@ type Call struct {
 	acks    int
 	acksErr error
 }
+
+// A Receiver receives the answers of calls.
+type Receiver interface {
+	// Receive gets a call that was answered. It runs on a goroutine of the link, or on the
+	// goroutine that sends a direct call, and must not block.
+	Receive(c *Call)
+}
+
+// OnAnswer is a Receiver that consists of one function.
+type OnAnswer func(*Call)
+
+// Receive calls the function.
+func (f OnAnswer) Receive(c *Call) { f(c) }
+
+// signal is the Receiver of a caller that waits for one call.
+type signal chan struct{}
+
+func (s signal) Receive(*Call) { s <- struct{}{} }
 
 // These are the states (fates) of a call. The goroutine that is first to change the state
 // decides what becomes of the call. For example, a caller may leave at the moment when the
@@ -79,26 +93,15 @@ const (
 	left
 )
 
-// Done is signalled once, for one receiver, when the answer has arrived.
-func (c *Call) Done() <-chan struct{} { return c.done }
-
-// Answer returns the answer of the node. Answer may be called after a receive from Done, and in
-// OnAnswer.
+// Answer returns the answer of the node. Answer may be called in Receive.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
-
-// Take does the work of Answer for a caller that has received from Done. The caller must not use
-// Done any more.
-func (c *Call) Take() (string, error) {
-	if c.idle != nil {
-		c.idle.Put(c.done) // done is empty and can be used again, because a call is signalled only once
-		c.done, c.idle = nil, nil
-	}
-	return c.text, c.err
-}
 
 // Acks returns the number of replicas that have acknowledged the call's writes, or an error when
 // that number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
+
+// Values returns the context that the call was given with.
+func (c *Call) Values() context.Context { return c.values }
 
 // Sent returns a time between the start of [Links.Send] and the sending of the call.
 func (c *Call) Sent() time.Time { return c.sent }
@@ -129,30 +132,6 @@ func (c *Call) markListed(ctx context.Context, now time.Time) {
 	c.fate.Store(listed)
 }
 
-// prepareDone prepares the channel on which another goroutine signals the answer. It must run
-// before the call can be answered. The parameter idle is the pool of channels. A channel is used
-// again only after its signal was received. A caller that has left does not receive the signal, so
-// its channel is not used again. Each Links has its own channels, because a channel that was made
-// in a testing/synctest bubble must stay in the bubble.
-func (c *Call) prepareDone(idle *sync.Pool) {
-	if c.OnAnswer != nil || c.done != nil {
-		return
-	}
-	var known bool
-	if c.done, known = idle.Get().(chan struct{}); !known {
-		c.done = make(chan struct{}, 1)
-	}
-	c.idle = idle
-}
-
-// closedSignal is the Done channel of all calls that were answered on their callers' goroutines.
-// The channel is closed, so a receive from it never waits.
-var closedSignal = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
 // markUnderWay marks a listed call as under way. It returns false when the call must not be sent,
 // because its caller has left.
 func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underWay) }
@@ -178,15 +157,9 @@ func (c *Call) refuse(err error) {
 
 func (c *Call) deliver(text string, err error) {
 	c.text, c.err = text, err
-	if c.OnAnswer != nil {
-		c.OnAnswer(c)
-		return
+	if c.Receiver != nil {
+		c.Receiver.Receive(c)
 	}
-	if c.done == nil { // a direct call, whose caller runs this line
-		c.done = closedSignal
-		return
-	}
-	c.done <- struct{}{}
 }
 
 // command returns the command to send. With inFull, the command carries the script's text. Each

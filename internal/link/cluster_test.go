@@ -46,7 +46,7 @@ func TestANodeOfAClusterThatHangsDelaysNoOther(t *testing.T) {
 		c := countCall(well)
 		began := time.Now()
 		ls.Put(t.Context(), c)
-		<-c.Done()
+		<-done(c)
 		if _, err := c.Answer(); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
 	if took := time.Since(began); took > busy {
 		t.Errorf("Send took %v", took)
 	}
-	<-c.Done()
+	<-done(c)
 	if _, err := c.Answer(); !errors.Is(err, ErrNoState) {
 		t.Errorf("the call ended with %v", err)
 	}

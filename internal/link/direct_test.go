@@ -18,7 +18,7 @@ func makePrompt(t *testing.T, ls *Links) {
 }
 
 // isAnswered reports whether the call c has its answer.
-func isAnswered(c *Call) bool { return c.done == closedSignal || len(c.done) == 1 }
+func isAnswered(c *Call) bool { return len(c.Receiver.(signal)) == 1 }
 
 func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {

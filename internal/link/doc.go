@@ -1,5 +1,6 @@
-// Package link sends calls to Redis nodes. The package knows nothing of locks. A call is a script
-// or a command, with a class for its urgency and a way to receive the answer.
+// Package link sends calls to Redis nodes. The package knows nothing of locks: one step of a Store,
+// which package calls begins, needs one call or several. A call is a script or a command, with a
+// class for its urgency and a receiver of the answer.
 //
 // One rule holds: a caller waits only for the answer to its own call. It can leave at any time, but
 // a caller that makes its call on its own goroutine leaves within 250 ms.

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// flight is a group of calls that are under way together. A flight is a job of the crew. When the
+// flight is a group of calls that are under way together. A flight is a Job of the Links. When the
 // calls of a flight have been answered, the flight continues with the calls that were listed in the
 // meantime.
 type flight struct {
@@ -24,9 +24,9 @@ type flight struct {
 	doubt   bool // the link is not prompt, so its slots may have moved to another node
 }
 
-// run makes one flight after the other, as long as calls are listed and not too many flights are
+// Run makes one flight after the other, as long as calls are listed and not too many flights are
 // under way.
-func (f *flight) run() {
+func (f *flight) Run() {
 	for {
 		gotReply, sent, took := f.send()
 		if !f.land(gotReply, sent, took) {

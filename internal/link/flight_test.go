@@ -154,7 +154,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 					ls.Put(t.Context(), c)
 					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
 					select {
-					case <-c.Done():
+					case <-done(c):
 						if _, err := c.Answer(); errors.Is(err, ErrHangs) {
 							refused++
 						}
@@ -211,7 +211,7 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 						c.Leave()
 						continue
 					}
-					<-c.Done()
+					<-done(c)
 					if text, err := c.Answer(); err != nil || text != c.Words[1] {
 						t.Errorf("the answer to %v is %q, %v", c.Words[1], text, err)
 					}
@@ -255,23 +255,6 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestIdleGoroutinesEnd(t *testing.T) {
-	bubble(t, false, false, func(t *testing.T, f *fake, ls *Links) {
-		f.setDelay(time.Millisecond)
-		for i := range 20 {
-			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
-		}
-		synctest.Wait()
-		if n := goroutines(ls); n != 20 {
-			t.Errorf("%d goroutines make 20 calls", n)
-		}
-		time.Sleep(3 * idleFor) //nolint:forbidigo // in a bubble
-		if synctest.Wait(); goroutines(ls) != 0 {
-			t.Errorf("%d goroutines are left", goroutines(ls))
-		}
-	})
 }
 
 func TestTheRightValuesReachTheClient(t *testing.T) {

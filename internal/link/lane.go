@@ -38,7 +38,7 @@ type lane struct {
 func (l *lane) begin(now time.Time) {
 	f := &flight{lane: l}
 	if f.fill(now) {
-		l.link.owner.crew.start(f)
+		l.link.owner.Pool.Start(f)
 	}
 }
 

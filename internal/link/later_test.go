@@ -13,10 +13,10 @@ import (
 // answer.
 func putOffCall(name string) (*Call, chan error) {
 	c, answer := namedCall(name, Release), make(chan error, 1)
-	c.OnAnswer = func(c *Call) {
+	c.Receiver = OnAnswer(func(c *Call) {
 		_, err := c.Answer()
 		answer <- err
-	}
+	})
 	return c, answer
 }
 

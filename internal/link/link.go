@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/calls"
 )
 
 // Client has the methods of a client that a link needs. A *redis.Client is a Client.
@@ -45,7 +47,7 @@ type link struct {
 	pipe    pipeliner // nil: each flight has only one call
 	bounded bool      // the client ends a call with its context, so callers may make direct calls
 	most    int       // the largest number of flights that may hang
-	chores  Chores
+	chores  calls.Chores
 
 	mu        sync.Mutex
 	plain     lane  // lane of the calls that need no acknowledgement
@@ -73,7 +75,7 @@ func newLink(owner *Links, c Client) *link {
 			l.most = max(min(mostHung, options.PoolSize/2), 1) // the user's calls need the other half of the pool
 		}
 	}
-	l.chores = Chores{Warn: owner.options.Warn, One: owner.options.One}
+	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.One}
 	l.directs.life = directFor
 	l.plain = lane{link: l, most: 16, usual: 1, pipe: l.pipe}
 	l.plain.slots = slots{life: flightFor + slotLength, onEnd: l.plain.giveUp}
@@ -248,12 +250,12 @@ func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgotten = l.forgotten || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
-		l.plain.idle() && l.acked.idle() && l.chores.idle()
+		l.plain.idle() && l.acked.idle() && l.chores.Idle()
 	return l.forgotten
 }
 
 // addChore adds ch to the chores of the link. It returns false when the link was forgotten.
-func (l *link) addChore(ch Chore) bool {
+func (l *link) addChore(ch calls.Chore) bool {
 	l.mu.Lock()
 	if l.forgotten {
 		l.mu.Unlock()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/calls"
 )
 
 // Options are the options of a Links. The zero value is valid.
@@ -14,7 +16,7 @@ type Options struct {
 	Replicas int           // how many replicas must acknowledge a call with Acked
 	Within   time.Duration // how long to wait for the acknowledgements
 	Warn     func(error)   // receives the refusals that end a chore
-	One      bool          // the client is for one server of a quorum: see Chores.One
+	One      bool          // the client is for one server of a quorum: see [calls.Chores]
 }
 
 // Links has the links of one Locker to all nodes of a client. On one server, a Links has one link.
@@ -22,14 +24,13 @@ type Options struct {
 type Links struct {
 	client  Client
 	options Options
-	crew    crew
-	signals sync.Pool // the idle channels for Call.prepareDone
+	Pool    calls.Pool // the goroutines of the flights, and of what the links do besides; Close waits for them
 
-	single  *link       // the link for all calls; nil: the calls go to the nodes of the Cluster
-	cluster Cluster     // nil: there is one server
-	nodes   sync.Map    // the nodes of the Cluster: *redis.Client → *link
-	chores  Chores      // the chores whose key's node is not known yet
-	loaded  atomic.Bool // the client knows the Cluster's state, so asking for a node does not block
+	single  *link        // the link for all calls; nil: the calls go to the nodes of the Cluster
+	cluster Cluster      // nil: there is one server
+	nodes   sync.Map     // the nodes of the Cluster: *redis.Client → *link
+	chores  calls.Chores // the chores whose key's node is not known yet
+	loaded  atomic.Bool  // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
 
 	mu      sync.Mutex
@@ -41,7 +42,7 @@ type Links struct {
 // New returns the links to the nodes of a client. The client must outlive the links. New sends
 // nothing.
 func New(c Client, o Options) *Links {
-	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
+	ls := &Links{client: c, options: o, chores: calls.Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
 	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
 	// client may have its own Process.
@@ -56,11 +57,7 @@ func New(c Client, o Options) *Links {
 // its end. A caller that does not want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.markListed(ctx, time.Now())
-	if ls.single == nil || c.Acked { // not direct, because on a Cluster the node of the call may be unknown
-		c.prepareDone(&ls.signals)
-	}
 	if l := ls.linkFor(c); l != nil && !l.tryDirect(c) {
-		c.prepareDone(&ls.signals)
 		l.enlist(c)
 	}
 }
@@ -68,7 +65,6 @@ func (ls *Links) Send(ctx context.Context, c *Call) {
 // Put lists the call for the next flight, and does not wait for the answer.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.markListed(ctx, time.Now())
-	c.prepareDone(&ls.signals)
 	if l := ls.linkFor(c); l != nil {
 		l.enlist(c)
 	}
@@ -79,7 +75,6 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 // Until the call is sent, [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	c.markListed(ctx, time.Now())
-	c.prepareDone(&ls.signals)
 	if l := ls.linkFor(c); l != nil {
 		l.putOff(c)
 	}
@@ -97,10 +92,12 @@ func (ls *Links) Prompt(key string) bool {
 
 // Do sends the call and waits for its answer, or for the end of ctx.
 func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
+	answered := make(signal, 1)
+	c.Receiver = answered
 	ls.Send(ctx, c)
 	select {
-	case <-c.done:
-		return c.Take()
+	case <-answered:
+		return c.Answer()
 	case <-ctx.Done():
 		if !c.Leave() {
 			return "", ErrLeft
@@ -109,17 +106,15 @@ func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	}
 }
 
-// Go runs a job on a goroutine of the Links. Close waits for the job.
-func (ls *Links) Go(job func()) { ls.crew.start(jobFunc(job)) }
-
-// Chore repeats the attempt of ch, at the node of key, until the node answers it: see [Chores].
-func (ls *Links) Chore(key string, ch Chore) {
+// Repeat repeats the attempt of ch, at the node of its key, until the node answers it: see
+// [calls.Chores].
+func (ls *Links) Repeat(ch calls.Chore) {
 	l := ls.single
 	if l == nil {
-		l = ls.servingLink(key)
+		l = ls.servingLink(ch.Claim.Key)
 	}
 	for l != nil && !l.addChore(ch) {
-		l = ls.servingLink(key)
+		l = ls.servingLink(ch.Claim.Key)
 	}
 	if l == nil {
 		ls.chores.Add(ch)
@@ -138,7 +133,7 @@ func (ls *Links) Close(ctx context.Context) (err error) {
 	if stopped := ls.chores.Stop(ctx); err == nil {
 		err = stopped
 	}
-	if stopped := ls.crew.stop(ctx); err == nil {
+	if stopped := ls.Pool.Stop(ctx); err == nil {
 		err = stopped
 	}
 	ls.eachLink((*link).stopTimers)

@@ -79,7 +79,7 @@ func (ls *Links) keepPending(c *Call) {
 	}
 	if !ls.loading {
 		ls.loading = true
-		ls.crew.start(jobFunc(ls.loadState))
+		ls.Pool.Do(ls.loadState)
 	}
 }
 
@@ -181,7 +181,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 		return true
 	}
 	c.hops++
-	ls.crew.start(jobFunc(func() {
+	ls.Pool.Do(func() {
 		defer ls.helpers.Add(-1)
 		node := ls.masterAt(addr)
 		if node == nil { // the client does not know the node yet
@@ -190,7 +190,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 		}
 		c.asking = asking
 		ls.linkTo(node).enlist(c)
-	}))
+	})
 	return true
 }
 

@@ -25,7 +25,7 @@ var countScript = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
 // countCall returns a call that increments the counter at a key.
 func countCall(key string) *Call {
-	return &Call{Script: countScript, Words: countScript.Words([]string{key}), Key: key, Class: Step}
+	return &Call{Script: countScript, Words: countScript.Words([]string{key}), Key: key, Class: Step, Receiver: make(signal, 1)}
 }
 
 // newLinks returns Links with the client c and the options o. The Links are closed when the test
@@ -108,7 +108,7 @@ func sendTogether(t *testing.T, ls *Links, n int, key func(i int) string) (faile
 		calls = append(calls, c)
 	}
 	for i, c := range calls {
-		<-c.Done()
+		<-done(c)
 		if text, err := c.Answer(); err != nil {
 			failed = append(failed, err)
 		} else if !strings.HasSuffix(text, key(i)) {
@@ -460,7 +460,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	if took := time.Since(began); took > promptWithin+busy {
 		t.Errorf("a call waited for %v behind a dead connection", took)
 	}
-	<-hole.Done()
+	<-done(hole)
 	if _, err := hole.Answer(); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("the call in the black hole ended with %v", err)
 	}
@@ -498,7 +498,7 @@ func TestOneWaitIsSentForEachFlight(t *testing.T) {
 		ls.Send(t.Context(), calls[i])
 	}
 	for _, c := range calls {
-		<-c.Done()
+		<-done(c)
 		if _, err := c.Answer(); err != nil {
 			t.Error(err)
 		}
@@ -520,7 +520,7 @@ func TestOneWaitIsSentForEachFlight(t *testing.T) {
 		c := countCall("acked")
 		c.Acked = true
 		ls.Send(t.Context(), c)
-		<-c.Done()
+		<-done(c)
 		n, err := c.Acks()
 		return n == 1 && err == nil
 	})

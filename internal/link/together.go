@@ -75,7 +75,7 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 		return groups
 	}
 	g := &group{Call: Call{Script: t.Script, Together: t, Key: c.Key, Class: c.Class, Acked: c.Acked, values: context.Background()}}
-	g.OnAnswer = g.shareAnswer
+	g.Receiver = g
 	g.make = func() []any { return t.wordsFor(g.members) }
 	g.fate.Store(underWay)
 	g.members = append(make([]*Call, 0, 16), c)
@@ -112,10 +112,10 @@ func (t *Together) wordsFor(calls []*Call) []any {
 	return words
 }
 
-// shareAnswer gives each call of the group its answer. An error of the script itself may be due to
+// Receive gives each call of the group its answer. An error of the script itself may be due to
 // only one of the calls, so all calls are then sent by themselves. An answer with another number of
 // parts is not the script's answer, so the effect of the calls is then unclear.
-func (g *group) shareAnswer(*Call) {
+func (g *group) Receive(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
 		g.leftOut = g.members

@@ -37,7 +37,7 @@ var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2
 // jointCall returns a call for the given key that can be made together with other calls. The answer
 // to the call is the key and the second argument, if there is one.
 func jointCall(key string, args ...any) *Call {
-	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
+	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach, Receiver: make(signal, 1)}
 }
 
 // sendJointly makes a jointCall for each name, all in one flight if possible. It returns the
@@ -51,14 +51,13 @@ func sendJointly(t *testing.T, ls *Links, names []string) (answers []string, fai
 			calls[i] = jointCall(name, "x", "+")
 		}
 		calls[i].markListed(t.Context(), time.Now())
-		calls[i].prepareDone(&sync.Pool{})
 		ls.single.plain.queues[Step] = append(ls.single.plain.queues[Step], calls[i])
 		ls.single.plain.n++
 	}
 	ls.single.plain.begin(time.Now())
 	ls.single.mu.Unlock()
 	for _, c := range calls {
-		<-c.Done()
+		<-done(c)
 		text, err := c.Answer()
 		answers = append(answers, text)
 		if err != nil {
@@ -260,7 +259,6 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 		for i := range calls {
 			calls[i] = jointCall(fmt.Sprint(i))
 			calls[i].markListed(t.Context(), time.Now())
-			calls[i].prepareDone(&sync.Pool{})
 			calls[i].markUnderWay()
 		}
 		_, groups := f.gather(calls)
@@ -269,7 +267,7 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 			t.Fatalf("%q: %d calls are sent again", said, len(left))
 		}
 		for _, c := range calls {
-			<-c.Done()
+			<-done(c)
 			if text, err := c.Answer(); text != said || err != nil {
 				t.Errorf("the answer is %q, %v, not %q", text, err, said)
 			}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
-	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -19,25 +18,18 @@ const mostRounds = 3
 // token.
 const lateAnswerWait = 5 * time.Millisecond
 
-// Acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
-// voted for the token and agree on the fence.
-func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return calls.Await(ctx, c, q.StartAcquire)
-}
-
-// StartAcquire does the work of Acquire, but returns at once. It passes the result to onAnswer. If
-// the votes of the first round decide the acquire, the goroutine that brings the last vote calls
-// onAnswer. Otherwise the acquire continues on a new goroutine.
-func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
-	ctx = context.WithoutCancel(ctx)
+// beginAcquire asks all nodes for their votes, and passes the result to onAnswer. If the votes of
+// the first round decide the acquire, the goroutine that brings the last vote calls onAnswer.
+// Otherwise the acquire continues on a goroutine of the quorum.
+func (q *quorum) beginAcquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
 	b := q.ballots.open(c, c.TTL+2*q.skew)
 	if !b.isCalm() {
-		q.nodes[0].links.Go(func() { onAnswer(q.acquire(ctx, c, b, q.round(ctx, b, c))) })
+		q.pool.Do(func() { onAnswer(q.acquire(ctx, c, b, q.round(ctx, b, c))) })
 		return
 	}
 	q.startRound(ctx, b, c, func(r *round) {
 		if !r.won() {
-			q.nodes[0].links.Go(func() { onAnswer(q.acquire(ctx, c, b, r.count(ctx))) })
+			q.pool.Do(func() { onAnswer(q.acquire(ctx, c, b, r.count(ctx))) })
 			return
 		}
 		g, err := r.count(ctx).result()
@@ -138,7 +130,7 @@ func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, onDec
 	r.votes.start(q, ask, isVote, func(n *node, onAnswer func(poll, error)) {
 		n.acquire(ctx, a, func(p poll, err error) {
 			if p.NotListening {
-				n.links.Go(func() { n.resubscribe(c.Key) })
+				n.links.Pool.Do(func() { n.resubscribe(c.Key) })
 			}
 			q.handleLateVote(n, b, b.record(n.index, p, err))
 			onAnswer(p, err)
@@ -224,12 +216,12 @@ func (q *quorum) handleLateVote(n *node, b *ballot, fate lateVote) {
 // withdrawal. A late repetition of the withdrawal finds another vote and has no effect.
 func (q *quorum) giveBack(n *node, b *ballot) {
 	c, vote, useless := b.lostVote(n.index)
-	n.links.Chore(c.Key, link.Chore{Useless: useless, Try: func(onEnd func(link.Outcome, error)) {
-		n.withdraw(context.Background(), c, withdrawal{vote: vote, hush: true}, func(_ store.Grant, err error) {
+	n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
+		n.withdraw(context.Background(), c, withdrawal{vote: vote, hush: true}, func(g store.Grant, err error) {
 			if err == nil {
 				b.recordGivenBack(n.index)
 			}
-			onEnd(calls.OutcomeOf(err), err)
+			onAnswer(g, err)
 		})
 	}})
 }

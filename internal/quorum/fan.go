@@ -144,7 +144,7 @@ func (f *fan[T]) begin(targets nodes, begin func(n *node, onAnswer func(T, error
 // async turns the function step, which waits for a node's answer, into a function begin for fanOut,
 // which does not wait.
 func async[T any](step func(n *node) (T, error)) func(n *node, onAnswer func(T, error)) {
-	return func(n *node, onAnswer func(T, error)) { n.links.Go(func() { onAnswer(step(n)) }) }
+	return func(n *node, onAnswer func(T, error)) { n.links.Pool.Do(func() { onAnswer(step(n)) }) }
 }
 
 // recordAnswer records the answer (v, err) of node n.

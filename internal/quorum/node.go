@@ -70,7 +70,7 @@ func (n *node) error(err error) error {
 func (n *node) acquire(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
 	text := a.roster.members[n.index].text.Load()
 	if text == nil {
-		n.links.Go(func() { n.acquireAnew(ctx, a, onAnswer) })
+		n.links.Pool.Do(func() { n.acquireAnew(ctx, a, onAnswer) })
 		return
 	}
 	n.vote(ctx, a, text, func(p poll, err error) {
@@ -78,7 +78,7 @@ func (n *node) acquire(ctx context.Context, a *appeal, onAnswer func(poll, error
 			onAnswer(p, err)
 			return
 		}
-		n.links.Go(func() {
+		n.links.Pool.Do(func() {
 			a.roster.forgetText(n, *text)
 			n.acquireAnew(ctx, a, onAnswer)
 		})
@@ -221,9 +221,10 @@ func (n *node) repeatRelease(c store.Claim) {
 	if c.KeepFor > 0 {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
-	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
+	ch.Try = func(c store.Claim, onAnswer func(store.Grant, error)) {
 		n.startRelease(context.Background(), n.releaseCall(&c, withdrawal{}), link.Undo, onAnswer)
-	}))
+	}
+	n.links.Repeat(ch)
 }
 
 // releaseCall returns the call of release.lua for the claim c and the further arguments args.

@@ -21,7 +21,7 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	defer cancel()
 	answers := make(chan answer[[]string], len(q.nodes))
 	for i, n := range q.nodes {
-		n.links.Go(func() {
+		n.links.Pool.Do(func() {
 			keys, err := n.keys(ctx, pattern)
 			answers <- answer[[]string]{i, keys, err}
 		})

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,13 @@ type quorum struct {
 	clocks  *clocks
 	ballots ballots
 	timers  calls.Timers
-	active  atomic.Int32 // number of steps under way for which a caller waits
+	active  atomic.Int32 // number of steps at the nodes that are under way: see lags
+
+	// What runs in the background. Close waits for it, in this order; the goroutines of each node,
+	// which only call this node, come last.
+	chores calls.Chores // the releases that the Engine repeats
+	begun  calls.Tasks  // the steps that Begin has begun and that have no answer yet
+	pool   calls.Pool   // the goroutines of acquires, releases and renewals, and of the looks at the nodes
 
 	background  context.Context // the context of the looks at the nodes
 	cancelLooks context.CancelFunc
@@ -49,7 +56,7 @@ var _ interface {
 	store.Closer
 	store.Membership
 	store.Explainer
-	calls.Starter
+	calls.Steps
 } = (*quorum)(nil)
 
 // Settings are the options of a Locker that a quorum needs.
@@ -57,6 +64,7 @@ type Settings struct {
 	MaxSkew     time.Duration // the allowed skew between the nodes' clocks
 	MaxTTL      time.Duration // the longest TTL of a lease
 	NodeTimeout time.Duration // how long a step waits for a node's answer
+	Warn        func(error)   // called with the refusal that ends an undo; may be nil
 }
 
 // New returns the Store of exclusive locks, which is a Notifier too when all clients can
@@ -69,6 +77,7 @@ func New(cs []redisstore.Client, cfg Settings) store.Store {
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: cfg.MaxTTL, clocks: newClocks(len(cs)),
+		chores: calls.Chores{Warn: cfg.Warn},
 	}
 	q.background, q.cancelLooks = context.WithCancel(context.Background())
 	for i, c := range cs {
@@ -118,13 +127,61 @@ func (q *quorum) Prompt(key string) bool {
 	return true
 }
 
-// Close waits for the calls that are under way, and for the releases that nodes have not confirmed,
-// at most until ctx ends.
+// Begin begins a step. No release is delayed, because calls to several servers cannot be recalled
+// together. A step at a quorum ends soon by itself, so an undo is a release like any other.
+func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	f, ok := q.pool.Future(onAnswer)
+	if !ok {
+		return f
+	}
+	q.begun.Enter()
+	end := func(g store.Grant, err error) {
+		f.Deliver(g, err)
+		q.begun.Leave()
+	}
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case step == calls.Acquire:
+		q.beginAcquire(ctx, c, end)
+	case c.Complete:
+		q.pool.Do(func() { q.beginRelease(ctx, c, q.roster(c.Key).ensureTexts(ctx), end) })
+	default:
+		q.beginRelease(ctx, c, nil, end)
+	}
+	return f
+}
+
+// Acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
+// voted for the token and agree on the fence.
+func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return calls.Await(q.Begin(ctx, calls.Acquire, c, nil))
+}
+
+// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
+// answers have decided the release, the quorum repeats it at each node that has not confirmed it.
+// If the answers do not decide the release, the Engine repeats the whole release.
+func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return calls.Await(q.Begin(ctx, calls.Release, c, nil))
+}
+
+// BeginRenew does the work of Renew on a goroutine of the quorum.
+func (q *quorum) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
+	q.pool.BeginRenew(ctx, q.Renew, cs, onAnswer)
+}
+
+// Repeat repeats the attempt of ch until a quorum has answered it.
+func (q *quorum) Repeat(ch calls.Chore) { q.chores.Add(ch) }
+
+// Close waits for the steps that are under way, and for the releases that nodes have not confirmed,
+// at most until ctx ends. The nodes come last, because the steps end at the nodes: a late vote
+// needs a release there.
 func (q *quorum) Close(ctx context.Context) (err error) {
 	q.closeOnce.Do(func() {
+		err = cmp.Or(q.chores.Stop(ctx), q.begun.Wait(ctx))
 		q.whole.stop()
 		q.slots.Range(func(_, r any) bool { r.(*roster).stop(); return true })
 		q.cancelLooks()
+		err = cmp.Or(err, q.pool.Stop(ctx))
 		ended := make(chan error, len(q.nodes))
 		for _, n := range q.nodes {
 			go func() { ended <- n.close(ctx) }()

@@ -10,25 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
-// answers have decided the release, the quorum repeats it at each node that has not confirmed it.
-// If the answers do not decide the release, the Engine repeats the whole release.
-func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return calls.Await(ctx, c, q.StartRelease)
-}
-
-// StartRelease does the work of Release, but returns at once and passes the result to onAnswer.
-func (q *quorum) StartRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
-	ctx = context.WithoutCancel(ctx)
-	if !c.Complete {
-		q.release(ctx, c, nil, onAnswer)
-		return
-	}
-	q.nodes[0].links.Go(func() { q.release(ctx, c, q.roster(c.Key).ensureTexts(ctx), onAnswer) })
-}
-
-// release does the work of StartRelease. With c.Complete, texts has the text of each node's marker.
-func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
+// beginRelease withdraws the votes, and passes the result to onAnswer. With c.Complete, texts has
+// the text of each node's marker.
+func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
 	now, tombstones, later := q.allNodes(), nodes(0), nodes(0)
 	b := q.ballots.get(c.Owner)
 	if b != nil {

@@ -11,7 +11,7 @@ import (
 func (q *quorum) warn(code string, i int, text string) {
 	if q.report != nil {
 		n := q.nodes[i]
-		n.links.Go(func() { q.report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
+		n.links.Pool.Do(func() { q.report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
 	}
 }
 

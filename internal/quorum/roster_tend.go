@@ -24,7 +24,7 @@ const (
 // forgetAndTend calls forgetText for node n and text, and then looks at all nodes. It does both in
 // the background.
 func (r *roster) forgetAndTend(n *node, text string) {
-	n.links.Go(func() {
+	n.links.Pool.Do(func() {
 		r.forgetText(n, text)
 		r.tendSoon()
 	})
@@ -44,7 +44,7 @@ func (r *roster) tendLocked() {
 	}
 	ended := make(chan struct{})
 	r.tending = ended
-	r.quorum.nodes[0].links.Go(func() {
+	r.quorum.pool.Do(func() {
 		r.tend(r.quorum.background, wish{})
 		r.mu.Lock()
 		r.tending = nil

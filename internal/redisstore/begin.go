@@ -9,24 +9,34 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// question is one call that makes a step of the Store, together with the call's answer.
+// question is one call that makes a step of the Store, together with the Future of the step.
 type question struct {
 	link.Call
+	calls.Future
 	room  link.Room
 	read  func(q *question, text string) (store.Grant, error)
 	acks  Acks
 	block int // the number of fences that an acquire asks for
+
+	links *link.Links
+	// alone makes the step in steps of one key each, because the slot of the key moves; nil: a step
+	// that is refused because its slot moves is over.
+	alone func(ctx context.Context) (store.Grant, error)
 }
 
-// Answered is signalled when the answer has arrived.
-func (q *question) Answered() <-chan struct{} { return q.Done() }
-
-// Answer returns the grant in the server's answer, or the error. Answer may be called after a
-// receive from Answered.
-func (q *question) Answer() (store.Grant, error) { return q.readGrant(q.Take()) }
-
-// Abandon gives up the call. The result sent reports whether the call may have been sent.
-func (q *question) Abandon() (sent bool) { return q.Leave() }
+// Receive delivers the answer of the call, or makes further calls if the slot moves.
+func (q *question) Receive(*link.Call) {
+	g, err := q.readGrant(q.Call.Answer())
+	if q.alone == nil || !slotMoves(err) {
+		q.Deliver(g, err)
+		return
+	}
+	q.links.Pool.Do(func() {
+		ctx, cancel := completionContext(q.Values())
+		defer cancel()
+		q.Deliver(q.alone(ctx))
+	})
+}
 
 // readGrant returns the grant that the answer text contains, or the error. An answer without the
 // required acknowledgements gives an error.
@@ -45,48 +55,45 @@ func (q *question) readGrant(text string, err error) (store.Grant, error) {
 
 // ask sends the call by sender, waits for the answer, and returns it.
 func (q *question) ask(ctx context.Context, sender link.Sender) (store.Grant, error) {
-	return q.readGrant(sender.Do(ctx, &q.Call))
+	g, err := q.readGrant(sender.Do(ctx, &q.Call))
+	if q.alone != nil && slotMoves(err) {
+		return q.alone(ctx)
+	}
+	return g, err
 }
 
-// begin sends the call of q, and returns q. The answer may arrive before begin returns.
-func (s Single) begin(ctx context.Context, q *question) calls.Question {
-	s.links.Send(ctx, &q.Call)
-	return q
+// begin sends the call of q, which makes the given step. The answer may arrive before begin
+// returns.
+func (s Single) begin(ctx context.Context, step calls.Step, q *question, onAnswer func(store.Grant, error)) *calls.Future {
+	q.links, q.Receiver = s.links, q
+	q.Init(&s.links.Pool, &q.Call, onAnswer)
+	switch step {
+	case calls.Undo:
+		q.Class = link.Undo
+		s.links.Put(ctx, &q.Call)
+	case calls.ReleaseSoon:
+		s.links.Put(ctx, &q.Call)
+	case calls.ReleaseLater:
+		s.links.PutOff(ctx, &q.Call)
+	default:
+		s.links.Send(ctx, &q.Call)
+	}
+	return &q.Future
 }
 
-// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
-func (s Single) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	return s.begin(ctx, s.acquire(c))
-}
-
-// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
-func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	return s.begin(ctx, s.release(c))
+// Begin begins a step.
+func (s Single) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire {
+		return s.begin(ctx, step, s.acquire(c), onAnswer)
+	}
+	return s.begin(ctx, step, s.release(c), onAnswer)
 }
 
 // Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
-// ReleaseBeside makes a release for which no caller waits.
-func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
-	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
-	return s.sendBeside(ctx, q, when)
-}
-
-// sendBeside sends the call of q, for which no caller waits, at the time that when determines. The
-// returned function recall takes the call back if it was not sent yet.
-func (s Single) sendBeside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
-	switch when {
-	case calls.AtOnce:
-		s.links.Send(ctx, &q.Call)
-	case calls.Soon:
-		s.links.Put(ctx, &q.Call)
-	default:
-		s.links.PutOff(ctx, &q.Call)
-	}
-	return q.Recall
-}
+// Repeat repeats the attempt of ch until the key's server has answered it.
+func (s Single) Repeat(ch calls.Chore) { s.links.Repeat(ch) }
 
 // BeginRenew does the work of Renew, and gives the answers of each call to onAnswer when they
 // arrive.
@@ -95,22 +102,6 @@ func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(
 	for _, b := range splitBatches(Batches(cs, sameGroup)) {
 		s.beginRenewal(ctx, b, grants, onAnswer, func() { s.lookUp(ctx, b, grants) })
 	}
-}
-
-// Undo repeats a release until it is confirmed.
-func (s Single) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) { s.sendUndo(s.release(c), onAnswer) })
-}
-
-func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant, error))) {
-	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
-}
-
-// sendUndo sends the undo q. The function onAnswer receives the answer.
-func (s Single) sendUndo(q *question, onAnswer func(store.Grant, error)) {
-	q.Class = link.Undo
-	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
-	s.links.Put(context.Background(), &q.Call)
 }
 
 // mostInPart is the largest number of leases that one call renews. A longer script would delay the
@@ -138,18 +129,18 @@ func splitBatches(all []*Batch) []*Batch {
 func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, onAnswer func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.required()
-	call.OnAnswer = func(call *link.Call) {
+	call.Receiver = link.OnAnswer(func(call *link.Call) {
 		text, err := call.Answer()
 		b.fillAnswer(call, text, err, s.acks, grants)
 		if !b.needsMoreCalls(grants) {
 			onAnswer(b.Places, grants)
 			return
 		}
-		s.links.Go(func() {
+		s.links.Pool.Do(func() {
 			complete()
 			onAnswer(b.Places, grants)
 		})
-	}
+	})
 	s.links.Put(ctx, call)
 }
 
@@ -183,31 +174,6 @@ func (s Single) Close(ctx context.Context) error {
 	}
 	return s.links.Close(ctx)
 }
-
-// multiQuestion is a Question that several calls answer.
-type multiQuestion struct {
-	first *link.Call
-	done  chan struct{}
-	grant store.Grant
-	err   error
-}
-
-func newMultiQuestion() *multiQuestion { return &multiQuestion{done: make(chan struct{}, 1)} }
-
-// finish sets the answer, and signals Answered.
-func (s *multiQuestion) finish(g store.Grant, err error) {
-	s.grant, s.err = g, err
-	s.done <- struct{}{}
-}
-
-// Answered is signalled when the answer has arrived.
-func (s *multiQuestion) Answered() <-chan struct{} { return s.done }
-
-// Answer returns the answer that finish has set.
-func (s *multiQuestion) Answer() (store.Grant, error) { return s.grant, s.err }
-
-// Abandon gives up the calls. The result sent reports whether the first call may have been sent.
-func (s *multiQuestion) Abandon() (sent bool) { return s.first.Leave() }
 
 // completionContext returns a context, with the values of ctx, for the calls that complete an
 // answer. The context ends after a second, because these calls must have their replies within a

@@ -118,52 +118,23 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 // If the release also sets the done mark, it is refused until the slot has moved, because both
 // changes must happen together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := s.Single.Release(ctx, c)
-	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
-		return g, err
+	return s.release(c).ask(ctx, s.Client)
+}
+
+func (s Cluster) release(c store.Claim) *question {
+	q := s.Single.release(c)
+	if !(c.Complete && c.OnceFor > 0) {
+		q.alone = func(ctx context.Context) (store.Grant, error) { return s.releaseAlone(ctx, c) }
 	}
-	return s.releaseAlone(ctx, c)
+	return q
 }
 
-// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
-func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	q, all := s.release(c), newMultiQuestion()
-	all.first = &q.Call
-	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, all.finish) }
-	s.links.Send(ctx, &q.Call)
-	return all
-}
-
-// ReleaseBeside makes a release for which no caller waits.
-func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
-	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, onAnswer) }
-	return s.sendBeside(ctx, q, when)
-}
-
-// Undo repeats a release until it is confirmed.
-func (s Cluster) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
-		q := s.release(c)
-		q.Class = link.Undo
-		q.OnAnswer = func(*link.Call) { s.continueRelease(context.Background(), q, c, onAnswer) }
-		s.links.Put(context.Background(), &q.Call)
-	})
-}
-
-// continueRelease handles the answer to the first call of a release. If the slot moves, it makes
-// further calls.
-func (s Cluster) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
-	g, err := q.Answer()
-	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
-		onAnswer(g, err)
-		return
+// Begin begins a step.
+func (s Cluster) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire {
+		return s.begin(ctx, step, s.acquire(c), onAnswer)
 	}
-	s.links.Go(func() {
-		ctx, cancel := completionContext(ctx)
-		defer cancel()
-		onAnswer(s.releaseAlone(ctx, c))
-	})
+	return s.begin(ctx, step, s.release(c), onAnswer)
 }
 
 // releaseAlone makes a release in steps of one key each. A step does no harm even if no other step

@@ -50,11 +50,10 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 	return l.Cluster.Acquire(ctx, c)
 }
 
-// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
-// BeginAcquire.
-func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	if c.Inbox != "" {
+// Begin marks the channel as used if an acquire has an inbox, and then calls the embedded Begin.
+func (l listeningCluster) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire && c.Inbox != "" {
 		l.markUsed(c.Key)
 	}
-	return l.Cluster.BeginAcquire(ctx, c)
+	return l.Cluster.Begin(ctx, step, c, onAnswer)
 }

@@ -56,13 +56,12 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
-// BeginAcquire.
-func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	if c.Inbox != "" {
+// Begin marks the channel as used if an acquire has an inbox, and then calls the embedded Begin.
+func (l listeningReadWriteCluster) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire && c.Inbox != "" {
 		l.markUsed(c.Key)
 	}
-	return l.readWrite.BeginAcquire(ctx, c)
+	return l.readWrite.Begin(ctx, step, c, onAnswer)
 }
 
 // BeginRenew marks the channels of readers as used, because readers learn through these channels
@@ -137,11 +136,6 @@ func readPhaseAcquire(_ *question, text string) (store.Grant, error) {
 		return store.Grant{}, Unreadable("acquire")
 	}
 	return g, nil
-}
-
-// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
-func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	return s.begin(ctx, s.acquire(c))
 }
 
 // phaseGrantOf returns the grant that text, the answer to an acquire, contains, and false if text
@@ -265,21 +259,12 @@ func traceSuffix(c store.Claim) string {
 	return ""
 }
 
-// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
-func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	return s.begin(ctx, s.release(c))
-}
-
-// ReleaseBeside makes a release for which no caller waits.
-func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
-	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
-	return s.sendBeside(ctx, q, when)
-}
-
-// Undo repeats a release until it is confirmed.
-func (s readWrite) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) { s.sendUndo(s.release(c), onAnswer) })
+// Begin begins a step.
+func (s readWrite) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire {
+		return s.begin(ctx, step, s.acquire(c), onAnswer)
+	}
+	return s.begin(ctx, step, s.release(c), onAnswer)
 }
 
 // Downgrade runs rw_downgrade.lua for the claim c, and returns the grant in its answer.

@@ -89,15 +89,20 @@ func (c *Call) Run(ctx context.Context, sender link.Sender) (string, error) {
 // answer on any goroutine, and must not wait for anything.
 func (c *Call) Begin(ctx context.Context, links *link.Links, class link.Class, onAnswer func(string, error)) {
 	l := c.link()
-	l.Class = class
-	l.OnAnswer = func(l *link.Call) {
-		text, err := l.Answer()
-		if err != nil {
-			err = Refused(err)
-		}
-		onAnswer(text, err)
-	}
+	l.Class, l.Receiver = class, onText(onAnswer)
 	links.Put(ctx, l)
+}
+
+// onText receives the text of an answer, or its error in the form that Stores return.
+type onText func(string, error)
+
+// Receive calls the function.
+func (f onText) Receive(c *link.Call) {
+	text, err := c.Answer()
+	if err != nil {
+		err = Refused(err)
+	}
+	f(text, err)
 }
 
 // link returns the call in the form of package link. A script's first key is a plain string in the

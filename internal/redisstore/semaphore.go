@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -31,7 +30,6 @@ var _ interface {
 	store.ServerChecker
 	store.Closer
 	calls.Steps
-	calls.Releases
 } = semaphore{}
 
 // A semaphore whose client can subscribe is a Notifier too.
@@ -56,13 +54,12 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.semaphore.Acquire(ctx, c)
 }
 
-// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
-// BeginAcquire.
-func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	if c.Inbox != "" {
+// Begin marks the channel as used if an acquire has an inbox, and then calls the embedded Begin.
+func (l listeningSemaphoreCluster) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step == calls.Acquire && c.Inbox != "" {
 		l.markUsed(c.Key)
 	}
-	return l.semaphore.BeginAcquire(ctx, c)
+	return l.semaphore.Begin(ctx, step, c, onAnswer)
 }
 
 // NewSemaphore does the work of New for a Store with permits.
@@ -122,15 +119,15 @@ func weightError(c store.Claim) error {
 	return &store.Refusal{Err: fmt.Errorf("%w: %d units can never be free, because the limit is %d; lower the Weight or raise the Limit", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
 }
 
-// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
-func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
-	if q := s.acquire(c); q != nil {
-		return s.single.begin(ctx, q)
+// Begin begins a step.
+func (s semaphore) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	if step != calls.Acquire {
+		return s.single.begin(ctx, step, s.release(c), onAnswer)
 	}
-	all := newMultiQuestion()
-	all.first = new(link.Call)
-	all.finish(store.Grant{}, weightError(c))
-	return all
+	if q := s.acquire(c); q != nil {
+		return s.single.begin(ctx, step, q, onAnswer)
+	}
+	return calls.Settled(store.Grant{}, weightError(c), onAnswer)
 }
 
 // permitsCall returns the call of sem_renew.lua that renews the permits of the batch.
@@ -212,11 +209,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 
 // Release runs sem_release.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := s.release(c).ask(ctx, s.single.Client)
-	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
-		return g, err
-	}
-	return s.releaseAlone(ctx, c)
+	return s.release(c).ask(ctx, s.single.Client)
 }
 
 func (s semaphore) release(c store.Claim) *question {
@@ -231,52 +224,18 @@ func (s semaphore) release(c store.Claim) *question {
 	words := semReleaseScript.shortWords(
 		[]string{c.Key, r.queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), r.tombstone, done},
 		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done))
-	return releaseQuestion(semReleaseScript, words)
-}
-
-// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
-func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	q, all := s.release(c), newMultiQuestion()
-	all.first = &q.Call
-	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, all.finish) }
-	s.single.links.Send(ctx, &q.Call)
-	return all
+	q := releaseQuestion(semReleaseScript, words)
+	if !(c.Complete && c.OnceFor > 0) {
+		q.alone = func(ctx context.Context) (store.Grant, error) { return s.releaseAlone(ctx, c) }
+	}
+	return q
 }
 
 // Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
 
-// ReleaseBeside makes a release for which no caller waits.
-func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
-	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, onAnswer) }
-	return s.single.sendBeside(ctx, q, when)
-}
-
-// Undo repeats a release until it is confirmed.
-func (s semaphore) Undo(ch calls.Chore) {
-	s.single.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
-		q := s.release(c)
-		q.Class = link.Undo
-		q.OnAnswer = func(*link.Call) { s.continueRelease(context.Background(), q, c, onAnswer) }
-		s.single.links.Put(context.Background(), &q.Call)
-	})
-}
-
-// continueRelease handles the answer to the first call of a release, and makes further calls if the
-// slot moves.
-func (s semaphore) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
-	g, err := q.Answer()
-	if !slotMoves(err) || c.Complete && c.OnceFor > 0 {
-		onAnswer(g, err)
-		return
-	}
-	s.single.links.Go(func() {
-		ctx, cancel := completionContext(ctx)
-		defer cancel()
-		onAnswer(s.releaseAlone(ctx, c))
-	})
-}
+// Repeat repeats the attempt of ch until the key's server has answered it.
+func (s semaphore) Repeat(ch calls.Chore) { s.single.Repeat(ch) }
 
 // releaseAlone makes a release in steps of one key each, for a slot that moves. The permit stays in
 // P, because P and U must have the same size. So releaseAlone makes the permit run out now, or

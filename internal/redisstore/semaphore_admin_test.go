@@ -83,10 +83,10 @@ func TestMoreUnitsThanTheLimitAreRefused(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	s := locktest.SemaphoreStore(client)
 	for _, c := range []store.Claim{unitsOf(rand.Text(), 3, 2), unitsOf(rand.Text(), 2, 0)} {
-		began := s.(calls.Steps).BeginAcquire(t.Context(), c)
+		began := s.(calls.Steps).Begin(t.Context(), calls.Acquire, c, nil)
 		<-began.Answered()
 		for name, ask := range map[string]func() (store.Grant, error){
-			"Acquire": func() (store.Grant, error) { return s.Acquire(t.Context(), c) }, "BeginAcquire": began.Answer,
+			"Acquire": func() (store.Grant, error) { return s.Acquire(t.Context(), c) }, "Begin": began.Answer,
 		} {
 			var no *store.Refusal
 			if _, err := ask(); !errors.As(err, &no) || no.Temporary || !errors.Is(err, store.ErrUnsupported) {
@@ -187,12 +187,12 @@ func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
 	locktest.Eventually(t, "the server counts as prompt", func() bool {
 		c := granted(t, s, unitsOf(key, 1, 1))
 		stateOf(t, store.Released)(s.Release(t.Context(), c))
-		return s.(calls.Releases).Prompt(key)
+		return s.(calls.Steps).Prompt(key)
 	})
 	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer func() { _ = away.Close() }()
 	answered := make(chan error, 1)
-	locktest.SemaphoreStore(away).(calls.Releases).ReleaseBeside(t.Context(), unitsOf(key, 1, 1), calls.AtOnce,
+	locktest.SemaphoreStore(away).(calls.Steps).Begin(t.Context(), calls.Release, unitsOf(key, 1, 1),
 		func(_ store.Grant, err error) { answered <- err })
 	if err := <-answered; err == nil {
 		t.Error("a release that reached no server has succeeded")

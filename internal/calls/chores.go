@@ -1,4 +1,4 @@
-package link
+package calls
 
 import (
 	"context"
@@ -6,27 +6,30 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Outcome is the outcome of an attempt at a chore.
-type Outcome uint8
-
-// The outcomes of an attempt.
-const (
-	Unanswered Outcome = iota // it is unknown whether the node has executed the attempt
-	NotNow                    // the node refused or was not reached: it has executed nothing
-	Never                     // the node refused permanently
-	Answered
-)
-
-// A Chore is a step for which no caller waits. The step is repeated until it is answered or
+// A Chore is a release for which no caller waits. The release is repeated until it is answered or
 // useless.
 type Chore struct {
-	Useless time.Time // from this time on, the step has no effect
+	Claim   store.Claim
+	Keep    time.Time // the time until which KeepFor keeps the key; zero: KeepFor is not set
+	Useless time.Time // from this time on, the release has no effect
 
-	// Try begins an attempt and does not block. When the attempt has ended, Try calls the function
-	// done once, on any goroutine.
-	Try func(done func(Outcome, error))
+	// Try begins an attempt with the claim c, and does not block. When the attempt has ended, Try
+	// calls onAnswer once, on any goroutine.
+	Try func(c store.Claim, onAnswer func(store.Grant, error))
+}
+
+// At returns the claim for a release that is sent at the time now.
+func (ch *Chore) At(now time.Time) store.Claim {
+	claim := ch.Claim
+	if !ch.Keep.IsZero() {
+		claim.KeepFor = max(0, ch.Keep.Sub(now))
+	}
+	return claim
 }
 
 // Chores are the chores of one node. While the node answers, all chores are tried at once. After an
@@ -39,7 +42,7 @@ type Chores struct {
 	// expire.
 	One bool
 
-	work tasks
+	work Tasks
 
 	mu      sync.Mutex
 	waiting []Chore
@@ -60,10 +63,10 @@ func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
 	if cs.dropped {
 		cs.mu.Unlock()
-		ch.Try(func(Outcome, error) {})
+		ch.Try(ch.At(time.Now()), func(store.Grant, error) {})
 		return
 	}
-	cs.work.enter()
+	cs.work.Enter()
 	if cs.failing {
 		cs.waiting = append(cs.waiting, ch)
 		cs.planProbe()
@@ -77,25 +80,30 @@ func (cs *Chores) Add(ch Chore) {
 // try makes one attempt at ch. The parameter probe is true for an attempt that finds out whether
 // the node answers again.
 func (cs *Chores) try(ch Chore, probe bool) {
-	ch.Try(func(o Outcome, err error) { cs.record(ch, probe, o, err) })
+	ch.Try(ch.At(time.Now()), func(_ store.Grant, err error) { cs.record(ch, probe, err) })
 }
 
-func (cs *Chores) record(ch Chore, probe bool, o Outcome, err error) {
+// record acts on the end of an attempt. The table shows what err means:
+//
+//	nil                     answered: the chore is done
+//	a Refusal               the node refuses for good: the chore is over
+//	a temporary Refusal     the node refused or was not reached: it has executed nothing
+//	any other error         it is unknown whether the node has executed the attempt
+func (cs *Chores) record(ch Chore, probe bool, err error) {
+	no, refused := errtype.As[*store.Refusal](err)
+	answered := err == nil || refused && !no.Temporary
 	cs.mu.Lock()
 	if probe {
 		cs.probing = false
 	}
 	over := cs.dropped || !time.Now().Before(ch.Useless)
 	var freed []Chore
-	switch o {
-	case Answered, Never:
+	if answered {
 		over = true
 		cs.failing, cs.pause = false, 0
 		freed, cs.waiting = cs.waiting, nil
-	case NotNow:
-		over = over || cs.closing && cs.One
-		cs.failing = true
-	default:
+	} else {
+		over = over || refused && cs.closing && cs.One
 		cs.failing = true
 	}
 	if !over {
@@ -103,11 +111,11 @@ func (cs *Chores) record(ch Chore, probe bool, o Outcome, err error) {
 	}
 	cs.planProbe()
 	cs.mu.Unlock()
-	if o == Never && cs.Warn != nil {
+	if answered && err != nil && cs.Warn != nil {
 		cs.Warn(err)
 	}
 	if over {
-		cs.work.leave()
+		cs.work.Leave()
 	}
 	for _, ch := range freed {
 		cs.try(ch, false)
@@ -143,7 +151,7 @@ func (cs *Chores) probeNext() {
 	now, n := time.Now(), 0
 	for _, ch := range cs.waiting {
 		if cs.dropped || !now.Before(ch.Useless) {
-			cs.work.leave()
+			cs.work.Leave()
 			continue
 		}
 		cs.waiting[n] = ch
@@ -162,7 +170,8 @@ func (cs *Chores) probeNext() {
 	cs.try(ch, true)
 }
 
-func (cs *Chores) idle() bool {
+// Idle reports whether no chore waits and no probe is under way.
+func (cs *Chores) Idle() bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return len(cs.waiting) == 0 && !cs.probing
@@ -177,13 +186,13 @@ func (cs *Chores) Stop(ctx context.Context) error {
 		cs.probe.Reset(0)
 	}
 	cs.mu.Unlock()
-	err := cs.work.wait(ctx)
+	err := cs.work.Wait(ctx)
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.dropped = true
 	if cs.probe != nil && cs.probe.Stop() { // the stopped timer will not end the waiting chores, so they are ended here
 		for range cs.waiting {
-			cs.work.leave()
+			cs.work.Leave()
 		}
 		cs.waiting, cs.probing = nil, false
 	}

@@ -1,4 +1,4 @@
-package link
+package calls
 
 import (
 	"context"
@@ -7,34 +7,44 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // attempts is a node that counts how often chores are tried.
 type attempts struct {
-	outcome, n, now, most atomic.Int64
+	answer       atomic.Pointer[error]
+	n, now, most atomic.Int64
 }
 
-func node(o Outcome) *attempts {
+// The errors with which a node answers.
+var (
+	errUnclear       = errors.New("the connection broke")
+	errNotNow  error = &store.Refusal{Temporary: true, Err: errors.New("not now")}
+	errNever   error = &store.Refusal{Err: errors.New("never")}
+)
+
+func node(answer error) *attempts {
 	a := &attempts{}
-	a.outcome.Store(int64(o))
+	a.answer.Store(&answer)
 	return a
 }
 
 // chore returns a chore whose attempts take 1 ms each.
 func (a *attempts) chore(useful time.Duration) Chore {
-	return Chore{Useless: time.Now().Add(useful), Try: func(done func(Outcome, error)) {
+	return Chore{Useless: time.Now().Add(useful), Try: func(_ store.Claim, onAnswer func(store.Grant, error)) {
 		a.n.Add(1)
 		a.most.Store(max(a.most.Load(), a.now.Add(1)))
 		time.AfterFunc(time.Millisecond, func() {
 			a.now.Add(-1)
-			done(Outcome(a.outcome.Load()), errNo)
+			onAnswer(store.Grant{}, *a.answer.Load())
 		})
 	}}
 }
 
 func TestChoresThatAreAnsweredTravelAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, cs := node(Answered), &Chores{}
+		a, cs := node(nil), &Chores{}
 		for range 100 {
 			cs.Add(a.chore(time.Minute))
 		}
@@ -46,7 +56,7 @@ func TestChoresThatAreAnsweredTravelAtOnce(t *testing.T) {
 
 func TestOneChoreAtATimeProbesANodeThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, cs := node(Unanswered), &Chores{}
+		a, cs := node(errUnclear), &Chores{}
 		cs.Add(a.chore(time.Hour))
 		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // in a bubble
 		for range 1000 {
@@ -56,7 +66,7 @@ func TestOneChoreAtATimeProbesANodeThatDoesNotAnswer(t *testing.T) {
 		if a.most.Load() != 1 || a.n.Load() < 20 || a.n.Load() > 60 {
 			t.Errorf("%d attempts in 10 s, %d at once", a.n.Load(), a.most.Load())
 		}
-		a.outcome.Store(int64(Answered))
+		a.answer.Store(new(error))
 		a.n.Store(0)
 		if err := cs.Stop(t.Context()); err != nil || a.n.Load() != 1001 || a.most.Load() < 1000 {
 			t.Errorf("once the node answers: %d attempts, %d at once, %v", a.n.Load(), a.most.Load(), err)
@@ -67,14 +77,14 @@ func TestOneChoreAtATimeProbesANodeThatDoesNotAnswer(t *testing.T) {
 func TestARefusalForGoodEndsItsChoreOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var warned []error
-		bad, good := node(Never), node(Answered)
+		bad, good := node(errNever), node(nil)
 		cs := &Chores{Warn: func(err error) { warned = append(warned, err) }}
 		cs.Add(bad.chore(time.Hour))
 		cs.Add(good.chore(time.Hour))
 		if err := cs.Stop(t.Context()); err != nil || bad.n.Load() != 1 || good.n.Load() != 1 {
 			t.Errorf("%d and %d attempts, %v", bad.n.Load(), good.n.Load(), err)
 		}
-		if len(warned) != 1 || !errors.Is(warned[0], errNo) {
+		if len(warned) != 1 || !errors.Is(warned[0], errNever) {
 			t.Errorf("the warnings are %v", warned)
 		}
 	})
@@ -82,7 +92,7 @@ func TestARefusalForGoodEndsItsChoreOnly(t *testing.T) {
 
 func TestAChoreEndsWhenItIsUseless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, cs := node(Unanswered), &Chores{}
+		a, cs := node(errUnclear), &Chores{}
 		cs.Add(a.chore(3 * time.Second))
 		began := time.Now()
 		if err := cs.Stop(t.Context()); err != nil {
@@ -96,7 +106,7 @@ func TestAChoreEndsWhenItIsUseless(t *testing.T) {
 
 func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, cs := node(Unanswered), &Chores{}
+		a, cs := node(errUnclear), &Chores{}
 		cs.Add(a.chore(time.Hour))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -119,7 +129,7 @@ func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 // A chore that comes while Stop waits for another chore must not be dropped.
 func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first, second, cs := node(Unanswered), node(Answered), &Chores{}
+		first, second, cs := node(errUnclear), node(nil), &Chores{}
 		cs.Add(first.chore(time.Second))
 		stopped := make(chan error)
 		go func() { stopped <- cs.Stop(t.Context()) }()
@@ -133,7 +143,7 @@ func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
 
 func TestCloseDoesNotWaitForOneOfSeveralNodesThatCannotBeReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, cs := node(NotNow), &Chores{One: true}
+		a, cs := node(errNotNow), &Chores{One: true}
 		cs.Add(a.chore(time.Hour))
 		began := time.Now()
 		if err := cs.Stop(t.Context()); err != nil || time.Since(began) > 100*time.Millisecond {
