@@ -100,8 +100,8 @@ func (a *acquisition) giveUp(reason error) error {
 // explainFailure returns the error of the last call. If the last call got no answer and the Store
 // knows why, explainFailure returns the Store's reason.
 func (w *waiting) explainFailure(e *Engine) error {
-	if x, ok := e.store.(store.Explainer); ok && (w.failure == nil || w.failure == errNoAnswer) {
-		if err := x.Explain(); err != nil {
+	if e.can.Explain != nil && (w.failure == nil || w.failure == errNoAnswer) {
+		if err := e.can.Explain(); err != nil {
 			return err
 		}
 	}

@@ -144,7 +144,7 @@ func (a *acquisition) isCertain(e store.Event) bool {
 // the grant by the server's clock. If no call was answered yet, the result is the time at which the
 // first call was sent.
 func (t *ticket) grantTime(engine *Engine, e store.Event) (earliest time.Time, ok bool) {
-	if engine.confirms {
+	if engine.can.NeedsConfirmation {
 		// The message does not show that a replica has acknowledged the grant. So the waiter
 		// sends an acquire, which finds the grant and waits for the replica.
 		return time.Time{}, false

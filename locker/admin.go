@@ -13,11 +13,10 @@ import (
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
-	s, ok := e.store.(store.Inspector)
-	if !ok {
+	if e.can.Inspect == nil {
 		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
-	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
+	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return e.can.Inspect(ctx, l) })
 	info.Metadata = unsigned(info.Metadata)
 	for i := range info.Permits {
 		info.Permits[i].Metadata = unsigned(info.Permits[i].Metadata)
@@ -41,13 +40,12 @@ func (l *Lease) Inspect(ctx context.Context) (Info, error) {
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
-	s, ok := e.store.(store.Lister)
-	if !ok {
+	if e.can.Keys == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // the scan ends when this function returns
-	all, err := inquire(ctx, e, OpInspect, "", func() ([]string, error) { return s.Keys(ctx, literal.Replace(e.cfg.prefix)+pattern) })
+	all, err := inquire(ctx, e, OpInspect, "", func() ([]string, error) { return e.can.Keys(ctx, literal.Replace(e.cfg.prefix)+pattern) })
 	for i := range all {
 		all[i] = strings.TrimPrefix(all[i], e.cfg.prefix)
 	}
@@ -66,11 +64,10 @@ type Waiter = store.Waiter
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
-	s, ok := e.store.(store.Queuer)
-	if !ok {
+	if e.can.Queue == nil {
 		return nil, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
-	all, err := administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return s.Queue(ctx, l) })
+	all, err := administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return e.can.Queue(ctx, l) })
 	for i := range all {
 		all[i].Metadata = unsigned(all[i].Metadata)
 	}
@@ -98,11 +95,10 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 
 // revoke does the work of Revoke.
 func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason string) error {
-	s, ok := e.store.(store.Revoker)
-	if !ok {
+	if e.can.Revoke == nil {
 		return &Error{Op: OpRevoke, Key: key, Err: ErrUnsupported}
 	}
-	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return s.Revoke(ctx, l, fence, reason) })
+	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return e.can.Revoke(ctx, l, fence, reason) })
 	if err == nil && g.State != store.Released {
 		return &Error{Op: OpRevoke, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
 	}
@@ -114,12 +110,11 @@ func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason st
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
-	s, ok := e.store.(store.Fencer)
-	if !ok {
+	if e.can.RaiseFence == nil {
 		return &Error{Op: OpRaiseFence, Key: key, Err: ErrUnsupported}
 	}
 	_, err := administer(ctx, e, OpRaiseFence, key, func(l string) (struct{}, error) {
-		return struct{}{}, s.RaiseFence(ctx, l, atLeast)
+		return struct{}{}, e.can.RaiseFence(ctx, l, atLeast)
 	})
 	return err
 }
@@ -129,15 +124,14 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
 // node. A Locker that is no quorum returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {
-	m, ok := e.store.(store.Membership)
-	if !ok {
+	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
 	if !e.acquires.Enter() {
 		return nil, &Error{Op: OpInspect, Err: ErrClosed}
 	}
 	defer e.acquires.Leave()
-	nodes, err := m.Nodes(ctx)
+	nodes, err := e.can.Nodes(ctx)
 	if err != nil {
 		return nodes, &Error{Op: OpInspect, Err: err}
 	}

@@ -29,7 +29,7 @@ var errNotQueued = errors.New("nothing was queued")
 // carry the acquire, the acquire must be able to wait in the server's queue, and the grant must
 // need no acknowledgement by replicas.
 func (e *Engine) canFollow(key string) bool {
-	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
+	return e.can.CarriesNext && e.cfg.queue && !e.can.NeedsConfirmation && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
 // newFollow returns the follow for a release that is sent at the time now. The follow asks for the

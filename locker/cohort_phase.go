@@ -98,7 +98,7 @@ func (a *acquisition) readAlong(outer *Lease) *Lease {
 // that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
 // result outer is the lease under which the caller already reads, or nil.
 func (c *caller) checkNested() (outer *Lease, err error) {
-	readers := c.engine.readers != nil
+	readers := c.engine.can.Downgrade != nil
 	if !readers && c.rule.Mode == Shared {
 		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}

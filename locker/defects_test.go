@@ -186,6 +186,12 @@ type hung struct {
 	released chan struct{}
 }
 
+func (h hung) Capabilities() store.Capabilities {
+	can := h.Process.Capabilities()
+	can.AcquireAll = h.AcquireAll
+	return can
+}
+
 func (h hung) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
 	<-h.released
 	return h.Process.Acquire(context.Background(), c)

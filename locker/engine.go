@@ -19,20 +19,17 @@ import (
 // waits, renews, and undoes unclear calls. The Store only makes atomic steps. Make an Engine with
 // [New] or another constructor, share it, and Close it when the service stops.
 type Engine struct {
-	store    Store
-	readers  store.Downgrader // the Store as a Downgrader; nil: the Store has no readers
-	confirms bool             // grants by message need a confirmation
-	carries  bool             // a release may carry the next waiter's acquire
-	cfg      config
-	keeper   keeper
-	steps    calls.Steps // the Steps of the Store
-	mayHang  bool        // the Store has no Steps of its own, so its calls may hang
-	cohorts  cohorts
-	waiters  waiters
-	post     post
-	times    holdStats
-	timers   calls.Timers
-	tuner    *ttlTuner // nil: TTLs are fixed
+	can     store.Capabilities // what the Store can do besides its steps
+	cfg     config
+	keeper  keeper
+	steps   calls.Steps // the Steps of the Store
+	mayHang bool        // the Store has no Steps of its own, so its calls may hang
+	cohorts cohorts
+	waiters waiters
+	post    post
+	times   holdStats
+	timers  calls.Timers
+	tuner   *ttlTuner // nil: TTLs are fixed
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
@@ -68,13 +65,8 @@ func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 }
 
 func newEngine(s Store, cfg config) *Engine {
-	e := &Engine{store: s, cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
-	e.readers, _ = s.(store.Downgrader)
-	e.cfg.noUnits = noUnits(s)
-	if c, ok := s.(store.Confirmer); ok {
-		e.confirms = c.NeedsConfirmation()
-	}
-	_, e.carries = s.(store.Carrier)
+	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e.cfg.noUnits = noUnits(e.can)
 	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
@@ -82,17 +74,13 @@ func newEngine(s Store, cfg config) *Engine {
 	e.keeper.init(e)
 	steps, own := s.(calls.Steps)
 	if !own {
-		var onClose func(context.Context) error
-		if c, ok := s.(store.Closer); ok {
-			onClose = c.Close
-		}
-		steps = calls.Wrap(s, onClose, &e.calls, cfg.undoEnded)
+		steps = calls.Wrap(s, e.can.Close, &e.calls, cfg.undoEnded)
 	}
 	e.steps, e.mayHang = steps, !own
 	e.cohorts.init(e)
 	e.post.init(e)
-	if m, ok := s.(store.Membership); ok {
-		m.Watch(e.cfg.warn)
+	if e.can.Watch != nil {
+		e.can.Watch(e.cfg.warn)
 	}
 	return e
 }
@@ -228,13 +216,12 @@ func (e *Engine) isClosing() bool {
 // warn reports, once, the settings of the server that are unsafe. The first acquire that
 // succeeds starts warn in the background, and does not wait for it.
 func (e *Engine) warn() {
-	x, ok := e.store.(store.ServerChecker)
-	if !ok {
+	if e.can.CheckServer == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
 	defer cancel()
-	for _, w := range x.CheckServer(ctx) {
+	for _, w := range e.can.CheckServer(ctx) {
 		e.cfg.warn(w)
 	}
 }

@@ -30,7 +30,7 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	if l.rule.Limit > 0 {
 		return fmt.Errorf("%w: a permit of a semaphore has no readers; take another Weight instead", ErrUnsupported)
 	}
-	if l.engine.readers == nil {
+	if l.engine.can.Downgrade == nil {
 		return fmt.Errorf("%w: Downgrade needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	if err := ctx.Err(); err != nil {
@@ -66,7 +66,7 @@ func (d *downgrade) begin() (q *calls.Future, ok bool) {
 		return nil, false
 	}
 	ctx, claim := d.ctx, d.claim
-	return e.calls.Begin(func() (store.Grant, error) { return e.readers.Downgrade(ctx, claim) }, nil), true
+	return e.calls.Begin(func() (store.Grant, error) { return e.can.Downgrade(ctx, claim) }, nil), true
 }
 
 func (d *downgrade) applyAnswer(g store.Grant) error {

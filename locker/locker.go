@@ -137,11 +137,11 @@ func (e *Engine) Check(rule Rule) error {
 	if err != nil {
 		return err
 	}
-	if rule.Mode == Shared && e.readers == nil {
+	if rule.Mode == Shared && e.can.Downgrade == nil {
 		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
-	if v, ok := e.store.(store.Validator); ok {
-		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, OnceFor: rule.OnceFor})
+	if e.can.Validate != nil {
+		return e.can.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, OnceFor: rule.OnceFor})
 	}
 	return nil
 }

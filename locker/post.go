@@ -53,9 +53,8 @@ type news struct {
 func (p *post) init(e *Engine) {
 	p.engine = e
 	p.boxes = make(map[string]*mailbox)
-	if n, ok := e.store.(store.Notifier); ok {
-		p.notifier = n
-		p.silence = n.Listen(p.notify)
+	if p.notifier = e.can.Notifier; p.notifier != nil {
+		p.silence = p.notifier.Listen(p.notify)
 	}
 }
 

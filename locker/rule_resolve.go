@@ -77,12 +77,13 @@ func (c *config) resolveUnits(r *Rule) error {
 	return nil
 }
 
-// noUnits returns the reason why rules may not have a Limit with the Store s, or "" if they may.
-func noUnits(s Store) string {
-	if _, ok := s.(store.Permitter); ok {
+// noUnits returns the reason why a Store with the capabilities can does not allow rules with a
+// Limit, or "" if it does.
+func noUnits(can store.Capabilities) string {
+	switch {
+	case can.Permits:
 		return ""
-	}
-	if _, ok := s.(store.Membership); ok {
+	case can.Nodes != nil:
 		return "cannot be kept by a quorum: with 3 nodes and a Limit of 2, three holders could each have two of the three votes; use NewSemaphore on one server, or lock one of n keys"
 	}
 	return "need a Locker of NewSemaphore"

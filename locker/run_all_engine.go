@@ -64,8 +64,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // Otherwise the step takes none. Then the leases up to the first key that is held must be taken
 // alone, and aloneCount is the number of these leases.
 func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time) (aloneCount int, err error) {
-	s, able := e.store.(store.BatchAcquirer)
-	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
+	if over := g.ctx.Err() != nil || e.isClosing(); over || e.can.AcquireAll == nil || len(all) == 1 {
 		return len(all), nil
 	}
 	j := joint{all: all, began: began, sentAt: time.Now()}
@@ -79,7 +78,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	}
 	// The call may continue after this function has returned, so these acquisitions are not
 	// recycled.
-	grants, failure, err := j.ask(g, s)
+	grants, failure, err := j.ask(g)
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
@@ -130,7 +129,7 @@ func (j *joint) prepare(a *acquisition) {
 
 // ask makes the call and waits for its answer. If the call fails, failure is its error. If the end
 // of ctx, the shortest Wait or Close ends the wait, waitErr is the error for the caller.
-func (j *joint) ask(g *gathering, s store.BatchAcquirer) (grants []store.Grant, failure, waitErr error) {
+func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error) {
 	first := j.all[0]
 	for _, a := range j.all {
 		if a.caller.rule.Wait > 0 && (first.caller.rule.Wait <= 0 || a.caller.rule.Wait < first.caller.rule.Wait) {
@@ -148,7 +147,7 @@ func (j *joint) ask(g *gathering, s store.BatchAcquirer) (grants []store.Grant, 
 	answered, calling, claims := make(chan struct{}), j.all[0].caller.observed, j.claims
 	e.calls.Do(func() {
 		defer close(answered)
-		if answers, failed = s.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
+		if answers, failed = e.can.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
 			failed = fmt.Errorf("the Store answered %d of %d claims", len(answers), len(claims))
 		}
 	})

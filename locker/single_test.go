@@ -261,7 +261,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	stranger := store.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
 	_, renewed := backend.Renew(t.Context(), []store.Claim{stranger})
 	_, released := backend.Release(t.Context(), stranger)
-	_, broken := backend.(store.Revoker).Revoke(t.Context(), "a", lease.Fence(), "drill")
+	_, broken := store.CapabilitiesOf(backend).Revoke(t.Context(), "a", lease.Fence(), "drill")
 	for _, err := range []error{renewed, released, broken} {
 		if no, ok := errtype.As[*store.Refusal](err); !ok || !no.Temporary {
 			t.Errorf("a replica answered %v", err)
@@ -371,7 +371,7 @@ func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 func TestASafeServerIsNotWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}} {
-		backend := locktest.SingleStore(redistest.Start(t, args...).Client(t, endCallsWithContext)).(store.ServerChecker)
+		backend := store.CapabilitiesOf(locktest.SingleStore(redistest.Start(t, args...).Client(t, endCallsWithContext)))
 		if w := backend.CheckServer(t.Context()); len(w) != 0 {
 			t.Fatalf("%+v", w)
 		}

@@ -47,8 +47,8 @@ func obeysTheLaws(t *testing.T, open maker) {
 		proxy := chaos.NewProxy(t, server.Addr())
 		under := storeOn(t, open, connect(t, proxy.Addr()))
 		can := storetest.All
-		_, can.Readers = under.(store.Downgrader)
-		if _, can.Permits = under.(store.Permitter); can.Permits {
+		can.Readers = store.CapabilitiesOf(under).Downgrade != nil
+		if can.Permits = store.CapabilitiesOf(under).Permits; can.Permits {
 			can.Metadata, can.Next = false, false
 		}
 		return storetest.Harness{
@@ -90,8 +90,8 @@ func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Cli
 		func() error { _, err := s.Renew(t.Context(), []store.Claim{c}); return err },
 		func() error { _, err := s.Release(t.Context(), c); return err },
 	}
-	if d, ok := s.(store.Downgrader); ok {
-		acts = append(acts, func() error { _, err := d.Downgrade(t.Context(), c); return err })
+	if downgrade := store.CapabilitiesOf(s).Downgrade; downgrade != nil {
+		acts = append(acts, func() error { _, err := downgrade(t.Context(), c); return err })
 	}
 	for _, act := range acts {
 		if err := act(); err != nil {

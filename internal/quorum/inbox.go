@@ -18,7 +18,12 @@ type hinted struct {
 	channel string
 }
 
-var _ store.Notifier = hinted{}
+// Capabilities adds the subscriptions.
+func (q hinted) Capabilities() store.Capabilities {
+	can := q.quorum.Capabilities()
+	can.Notifier = q
+	return can
+}
 
 // subscription receives the hints of a node: from an inbox, or from the shards of a cluster.
 type subscription interface {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
@@ -167,7 +168,7 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	}
 	<-slow.asked
 	closed := make(chan error, 1)
-	go func() { closed <- s.(store.Closer).Close(t.Context()) }()
+	go func() { closed <- s.(calls.Steps).Close(t.Context()) }()
 	select {
 	case err := <-closed:
 		t.Fatalf("Close returned %v while a vote was on its way", err)

@@ -8,10 +8,10 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
@@ -99,7 +99,7 @@ func checkSettled(t testing.TB, s locker.Store) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := s.(store.Closer).Close(ctx); err != nil {
+		if err := s.(calls.Steps).Close(ctx); err != nil {
 			t.Errorf("settle: %v", err)
 		}
 	})

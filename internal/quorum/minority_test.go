@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
@@ -185,7 +186,7 @@ func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 		eventually(t, "the node has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
 	}
 	for range 3 { // each node executes these calls after its vote, so all votes have arrived here
-		if info, err := s.(store.Inspector).Inspect(t.Context(), "a"); err != nil || !info.Held {
+		if info, err := store.CapabilitiesOf(s).Inspect(t.Context(), "a"); err != nil || !info.Held {
 			t.Fatal(info, err)
 		}
 	}
@@ -204,7 +205,7 @@ func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	})
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.(store.Closer).Close(soon); !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.(calls.Steps).Close(soon); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("Close has not waited for the call: %v", err)
 	}
 	close(closing)

@@ -45,19 +45,15 @@ type quorum struct {
 	closeOnce   sync.Once
 }
 
-var _ interface {
-	store.Store
-	store.Inspector
-	store.Revoker
-	store.Fencer
-	store.Lister
-	store.Queuer
-	store.ServerChecker
-	store.Closer
-	store.Membership
-	store.Explainer
-	calls.Steps
-} = (*quorum)(nil)
+var _ calls.Steps = (*quorum)(nil)
+
+// Capabilities returns what a quorum can do without subscriptions.
+func (q *quorum) Capabilities() store.Capabilities {
+	return store.Capabilities{
+		Inspect: q.Inspect, Keys: q.Keys, Queue: q.Queue, Revoke: q.Revoke, RaiseFence: q.RaiseFence,
+		CheckServer: q.CheckServer, Nodes: q.Nodes, Watch: q.Watch, Explain: q.Explain,
+	}
+}
 
 // Settings are the options of a Locker that a quorum needs.
 type Settings struct {

@@ -18,10 +18,6 @@ type Acks struct {
 
 func (a Acks) required() bool { return a.Replicas > 0 }
 
-// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, the holder must
-// confirm a grant that came by message, because no replica has acknowledged this grant.
-func (s Single) NeedsConfirmation() bool { return s.acks.required() }
-
 // checkClient returns an error if a requires acknowledgements and the client c cannot wait for
 // them.
 func (a Acks) checkClient(c Client) error {

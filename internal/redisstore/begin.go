@@ -9,6 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
+var _, _, _, _ calls.Steps = Single{}, Cluster{}, readWrite{}, semaphore{}
+
 // question is one call that makes a step of the Store, together with the Future of the step.
 type question struct {
 	link.Call

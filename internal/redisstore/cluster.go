@@ -42,6 +42,13 @@ type Cluster struct {
 // through s.
 func NewCluster(s Single, c ClusterClient) *Cluster { return &Cluster{s, c} }
 
+// Capabilities returns what a Single can do. Some steps look at all masters.
+func (s Cluster) Capabilities() store.Capabilities {
+	can := s.Single.Capabilities()
+	can.Keys, can.CheckServer = s.Keys, s.CheckServer
+	return can
+}
+
 // Renew sends one script for each slot.
 func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))

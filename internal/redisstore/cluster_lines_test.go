@@ -90,7 +90,7 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	n := locktest.SingleStore(cluster.Client(t)).(store.Notifier)
+	n := store.CapabilitiesOf(locktest.SingleStore(cluster.Client(t))).Notifier
 	defer n.Listen(func(store.Event) {})()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -19,12 +19,12 @@ func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	bounded := func(o *redis.Options) { o.ContextTimeoutEnabled = true }
-	alone := locktest.SingleStore(cluster.Masters[0].Client(t, bounded)).(store.ServerChecker)
+	alone := store.CapabilitiesOf(locktest.SingleStore(cluster.Masters[0].Client(t, bounded)))
 	if w := alone.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
 		t.Errorf("%+v", w)
 	}
 	bounds := func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true }
-	whole := locktest.SingleStore(cluster.Client(t, bounds)).(store.ServerChecker)
+	whole := store.CapabilitiesOf(locktest.SingleStore(cluster.Client(t, bounds)))
 	if w := whole.CheckServer(t.Context()); len(w) != 0 {
 		t.Errorf("%+v", w)
 	}

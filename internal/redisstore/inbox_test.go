@@ -67,9 +67,9 @@ func (p *post) wantReceives(c *redis.Client, name string) {
 
 func newPost(t *testing.T, c locker.Client) *post {
 	t.Helper()
-	n, ok := locktest.SingleStore(c).(store.Notifier)
-	if !ok {
-		t.Fatalf("the Store of a %T is no Notifier", c)
+	n := store.CapabilitiesOf(locktest.SingleStore(c)).Notifier
+	if n == nil {
+		t.Fatalf("the Store of a %T has no Notifier", c)
 	}
 	p := &post{t, n, make(chan store.Event, 100), nil}
 	p.stop = n.Listen(func(e store.Event) { p.events <- e })
@@ -222,7 +222,7 @@ func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(struct{ locker.Client }{client})
-	if _, ok := backend.(store.Notifier); ok {
+	if store.CapabilitiesOf(backend).Notifier != nil {
 		t.Fatal("it has an inbox")
 	}
 	l := sharedLine(t)

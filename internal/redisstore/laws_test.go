@@ -86,8 +86,8 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 		client := connect(t, dial)
 		clients := make(map[locker.Store]redis.UniversalClient)
 		under, can := backend(client), storetest.All
-		_, can.Readers = under.(store.Downgrader)
-		if _, can.Permits = under.(store.Permitter); can.Permits {
+		can.Readers = store.CapabilitiesOf(under).Downgrade != nil
+		if can.Permits = store.CapabilitiesOf(under).Permits; can.Permits {
 			can.Metadata, can.Next = false, false // L does not have the data of a single permit
 		}
 		h := storetest.Harness{

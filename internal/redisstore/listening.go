@@ -21,19 +21,23 @@ type (
 	}
 )
 
-var _, _ interface {
-	store.Notifier
-	store.BatchAcquirer
-} = listening{}, listeningCluster{}
-
-// AcquireAll runs acquire_all.lua. On one server all keys can be taken in one step.
-func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	return s.acquireAll(ctx, cs)
+// Capabilities adds the subscription. On one server all keys can be taken in one step.
+func (s listening) Capabilities() store.Capabilities {
+	can := s.Single.Capabilities()
+	can.Notifier, can.AcquireAll = s.Subscriptions, s.acquireAll
+	return can
 }
 
-// AcquireAll runs acquire_all.lua for keys of one slot. Keys of several slots cannot be taken in
+// Capabilities adds the subscription.
+func (l listeningCluster) Capabilities() store.Capabilities {
+	can := l.Cluster.Capabilities()
+	can.Notifier, can.AcquireAll = l.Subscriptions, l.acquireSlot
+	return can
+}
+
+// acquireSlot runs acquire_all.lua for keys of one slot. Keys of several slots cannot be taken in
 // one step.
-func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+func (l listeningCluster) acquireSlot(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
 			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that are locked together the same {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}

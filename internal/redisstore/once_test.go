@@ -43,8 +43,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 				"acquire": func() error { _, err := backend.Acquire(t.Context(), claim); return err },
 				"renew":   func() error { _, err := backend.Renew(t.Context(), []store.Claim{claim}); return err },
 				"release": func() error { _, err := backend.Release(t.Context(), claim); return err },
-				"inspect": func() error { _, err := backend.(store.Inspector).Inspect(t.Context(), claim.Key); return err },
-				"raise":   func() error { return backend.(store.Fencer).RaiseFence(t.Context(), claim.Key, 1) },
+				"inspect": func() error { _, err := store.CapabilitiesOf(backend).Inspect(t.Context(), claim.Key); return err },
+				"raise":   func() error { return store.CapabilitiesOf(backend).RaiseFence(t.Context(), claim.Key, 1) },
 			} {
 				proxy.ResetCommands()
 				lost := proxy.LoseReplies(chaos.Every, chaos.Command("EVALSHA"))

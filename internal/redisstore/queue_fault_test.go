@@ -63,11 +63,11 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message must not announce a lease that the server refused
 		t.Fatalf("event %+v, and the lease is %q", e, text)
 	}
-	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	i, err := store.CapabilitiesOf(l.store).Inspect(t.Context(), l.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+	if g, err := store.CapabilitiesOf(l.store).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	listener.wantGranted(second)
@@ -177,7 +177,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		text := l.server.Get(l.Context(), l.key).Val()
 		fence := uint64(0)
 		_, _ = fmt.Sscanf(strings.Split(text, ":")[1], "%d", &fence)
-		return l.store.(store.Revoker).Revoke(l.Context(), l.key, fence, "drill")
+		return store.CapabilitiesOf(l.store).Revoke(l.Context(), l.key, fence, "drill")
 	}
 	plain := func(*store.Claim) {}
 	for name, c := range map[string]struct {

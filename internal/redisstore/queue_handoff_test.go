@@ -70,8 +70,8 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 		"release": func(l *line, c store.Claim) { l.release(c, store.Released) },
 		"keep":    func(l *line, c store.Claim) { c.KeepFor = time.Minute; l.release(c, store.Released) },
 		"break": func(l *line, c store.Claim) {
-			i, _ := l.store.(store.Inspector).Inspect(l.Context(), l.key)
-			if g, err := l.store.(store.Revoker).Revoke(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+			i, _ := store.CapabilitiesOf(l.store).Inspect(l.Context(), l.key)
+			if g, err := store.CapabilitiesOf(l.store).Revoke(l.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 				l.Fatal(g, err)
 			}
 		},

@@ -272,11 +272,11 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	}
 	// Revoke ends the time for which KeepFor keeps a released key. Then the server hands the key
 	// to the next waiter.
-	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	i, err := store.CapabilitiesOf(l.store).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {
 		t.Fatalf("%+v %v", i, err)
 	}
-	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+	if g, err := store.CapabilitiesOf(l.store).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	listener.wantGranted(head)
@@ -288,7 +288,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	listener := l.listen()
 	holder := l.newHolder()
 	first, second := l.newWaiter(listener.name), l.newWaiter(listener.name)
-	inspector, breaker := l.store.(store.Inspector), l.store.(store.Revoker)
+	inspector, breaker := store.CapabilitiesOf(l.store), store.CapabilitiesOf(l.store)
 	i, err := inspector.Inspect(t.Context(), l.key)
 	if err != nil || i.Waiters != 2 {
 		t.Fatalf("%+v %v", i, err)
@@ -322,11 +322,11 @@ func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	c := l.newHolder()
-	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
+	i, err := store.CapabilitiesOf(l.store).Inspect(t.Context(), l.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, err := l.store.(store.Revoker).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
+	if g, err := store.CapabilitiesOf(l.store).Revoke(t.Context(), l.key, i.Fence, "drill"); err != nil || g.State != store.Released {
 		t.Fatal(g, err)
 	}
 	c.TombstoneTTL = time.Minute

@@ -23,17 +23,6 @@ type readWrite struct {
 	cluster ClusterClient // nil: one server
 }
 
-var _ interface {
-	store.Store
-	store.Inspector
-	store.Revoker
-	store.Fencer
-	store.Lister
-	store.Queuer
-	store.ServerChecker
-	store.Downgrader
-} = readWrite{}
-
 // A readWrite whose client can subscribe is a Notifier too.
 type (
 	listeningReadWrite struct {
@@ -46,7 +35,26 @@ type (
 	}
 )
 
-var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
+// Capabilities returns what a Single can do, and Downgrade.
+func (s readWrite) Capabilities() store.Capabilities {
+	can := s.Single.Capabilities()
+	can.Downgrade, can.Inspect, can.Keys, can.Revoke = s.Downgrade, s.Inspect, s.Keys, s.Revoke
+	return can
+}
+
+// Capabilities adds the subscription.
+func (l listeningReadWrite) Capabilities() store.Capabilities {
+	can := l.readWrite.Capabilities()
+	can.Notifier = l.Subscriptions
+	return can
+}
+
+// Capabilities adds the subscription.
+func (l listeningReadWriteCluster) Capabilities() store.Capabilities {
+	can := l.readWrite.Capabilities()
+	can.Notifier = l.Subscriptions
+	return can
+}
 
 // Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {

@@ -85,7 +85,7 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), w))
 	shared := w
 	shared.Mode, shared.Fence = locker.Shared, g.Fence
-	stateOf(t, store.Granted)(s.(store.Downgrader).Downgrade(t.Context(), shared))
+	stateOf(t, store.Granted)(store.CapabilitiesOf(s).Downgrade(t.Context(), shared))
 	if late := stateOf(t, store.Granted)(s.Acquire(t.Context(), w)); late.Fence != g.Fence {
 		t.Errorf("fence %d became %d", g.Fence, late.Fence)
 	}
@@ -109,7 +109,7 @@ func TestABrokenReaderIsUndone(t *testing.T) {
 	r := claimOf("a")
 	r.Mode = locker.Shared
 	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
-	stateOf(t, store.Released)(s.(store.Revoker).Revoke(t.Context(), "a", g.Fence, "maintenance"))
+	stateOf(t, store.Released)(store.CapabilitiesOf(s).Revoke(t.Context(), "a", g.Fence, "maintenance"))
 	r.Fence, r.TombstoneTTL = g.Fence, time.Minute
 	for range 2 {
 		if answer := stateOf(t, store.Revoked)(s.Release(t.Context(), r)); answer.Reason != "maintenance" {

@@ -19,19 +19,6 @@ type semaphore struct {
 	cluster ClusterClient // nil: one server
 }
 
-var _ interface {
-	store.Store
-	store.Permitter
-	store.Inspector
-	store.Lister
-	store.Queuer
-	store.Revoker
-	store.Fencer
-	store.ServerChecker
-	store.Closer
-	calls.Steps
-} = semaphore{}
-
 // A semaphore whose client can subscribe is a Notifier too.
 type (
 	listeningSemaphore struct {
@@ -44,7 +31,26 @@ type (
 	}
 )
 
-var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
+// Capabilities returns what a semaphore can do.
+func (s semaphore) Capabilities() store.Capabilities {
+	return store.Capabilities{
+		Permits: true, Inspect: s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
+	}
+}
+
+// Capabilities adds the subscription.
+func (l listeningSemaphore) Capabilities() store.Capabilities {
+	can := l.semaphore.Capabilities()
+	can.Notifier = l.Subscriptions
+	return can
+}
+
+// Capabilities adds the subscription.
+func (l listeningSemaphoreCluster) Capabilities() store.Capabilities {
+	can := l.semaphore.Capabilities()
+	can.Notifier = l.Subscriptions
+	return can
+}
 
 // Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -75,9 +81,6 @@ func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 	}
 	return nil, err
 }
-
-// Permits makes semaphore a Permitter, so the Engine may send claims with a Limit.
-func (s semaphore) Permits() {}
 
 // withLimit returns c with a Limit and a Weight, because the scripts need both.
 func withLimit(c store.Claim) store.Claim {

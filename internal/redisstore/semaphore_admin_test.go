@@ -53,7 +53,7 @@ func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
 		stateOf(t, store.Released)(direct.Release(t.Context(), c))
 		granted(t, direct, c)
 	}})
-	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, first.Fence, "drill"))
+	stateOf(t, store.NotOurs)(store.CapabilitiesOf(s).Revoke(t.Context(), c.Key, first.Fence, "drill"))
 	if swaps == 0 {
 		t.Fatalf("positive control: the permit was not swapped")
 	}
@@ -114,7 +114,7 @@ func TestInspectionShowsThePermitThatRunsOutFirst(t *testing.T) {
 		if evicted > 0 && client.Del(t.Context(), key).Val() != evicted {
 			t.Fatal("positive control: nothing was evicted")
 		}
-		info, err := s.(store.Inspector).Inspect(t.Context(), key)
+		info, err := store.CapabilitiesOf(s).Inspect(t.Context(), key)
 		if err != nil || !info.Held || info.Limit != 4 || info.Used != 2 || info.Metadata != "first" || info.Since.IsZero() ||
 			info.Left <= 0 || info.Left > first.TTL {
 			t.Errorf("%d keys were evicted: %+v %v", evicted, info, err)
@@ -129,7 +129,7 @@ func TestTheNoteForARevokedPermit(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	s, key := locktest.SemaphoreStore(client), rand.Text()
-	revoke := s.(store.Revoker).Revoke
+	revoke := store.CapabilitiesOf(s).Revoke
 	long, kept := unitsOf(key, 1, 2), unitsOf(key, 1, 2)
 	long.TTL = time.Hour
 	g, err := s.Acquire(t.Context(), long)
@@ -171,9 +171,9 @@ func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Set(t.Context(), c.Key, "foreign", time.Minute)
-	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, g.Fence+1000, "drill"))
+	stateOf(t, store.NotOurs)(store.CapabilitiesOf(s).Revoke(t.Context(), c.Key, g.Fence+1000, "drill"))
 	client.HSet(t.Context(), redisstore.UsesKey(c.Key), c.Owner, "1|1|no number|2|0|-|")
-	if info, err := s.(store.Inspector).Inspect(t.Context(), c.Key); err == nil {
+	if info, err := store.CapabilitiesOf(s).Inspect(t.Context(), c.Key); err == nil {
 		t.Errorf("a permit that cannot be read: %+v", info)
 	}
 }

@@ -128,7 +128,7 @@ func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 			renewed(t, s, c, store.NotOurs)
 			renewed(t, s, long, store.NotOurs)
 			stateOf(t, store.NotOurs)(s.Release(t.Context(), c))
-			info, err := s.(store.Inspector).Inspect(t.Context(), key)
+			info, err := store.CapabilitiesOf(s).Inspect(t.Context(), key)
 			if err != nil || !info.Held || len(info.Permits) > 0 {
 				t.Errorf("%+v %v, want a held key without known permits", info, err)
 			}
@@ -153,8 +153,8 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
 	key := rand.Text()
 	events := make(chan store.Event, 10)
-	defer s.(store.Notifier).Listen(func(e store.Event) { events <- e })()
-	inbox, err := s.(store.Notifier).Open(t.Context(), key)
+	defer store.CapabilitiesOf(s).Notifier.Listen(func(e store.Event) { events <- e })()
+	inbox, err := store.CapabilitiesOf(s).Notifier.Open(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 	}
 	stateOf(t, store.Released)(s.Release(t.Context(), holder))
 	served := func() int {
-		info, err := s.(store.Inspector).Inspect(t.Context(), key)
+		info, err := store.CapabilitiesOf(s).Inspect(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,7 +385,7 @@ func TestAKeyThatWasHandedToAWaiterForUnits(t *testing.T) {
 			waiter.Queue = true
 			refusedUnits(t, s, waiter)
 			stateOf(t, store.Released)(single.Release(t.Context(), holder))
-			if info, err := s.(store.Inspector).Inspect(t.Context(), key); err != nil || !info.Held || info.Waiters != 0 {
+			if info, err := store.CapabilitiesOf(s).Inspect(t.Context(), key); err != nil || !info.Held || info.Waiters != 0 {
 				t.Errorf("%+v %v, want a held key without waiters", info, err)
 			}
 			waiter.Queue = false

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -57,21 +56,15 @@ type Single struct {
 	links  *link.Links // the links that this Store has made, and closes; nil: the links of NewSingle
 }
 
-var _ interface {
-	store.Store
-	store.Inspector
-	store.Revoker
-	store.Fencer
-	store.Lister
-	store.Queuer
-	store.ServerChecker
-	store.Closer
-	store.Carrier
-	calls.Steps
-} = Single{}
-
-// CarriesNext makes Single a Carrier, so the Engine may send releases with a Next.
-func (s Single) CarriesNext() {}
+// Capabilities returns what the Store of one server can do.
+func (s Single) Capabilities() store.Capabilities {
+	return store.Capabilities{
+		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
+		// because no replica has acknowledged this grant.
+		CarriesNext: true, NeedsConfirmation: s.acks.required(),
+		Inspect: s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
+	}
+}
 
 // Acquire runs acquire.lua for the claim c, and returns the grant in its answer.
 func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -122,8 +115,7 @@ func readAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// acquireAll runs acquire_all.lua. Some Stores that contain a Single export this step: they are
-// BatchAcquirers.
+// acquireAll runs acquire_all.lua.
 func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))

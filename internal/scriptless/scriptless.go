@@ -21,11 +21,10 @@ type Store struct{ client redis.UniversalClient }
 // New makes the Store.
 func New(c redis.UniversalClient) *Store { return &Store{client: c} }
 
-var (
-	_ store.Store     = (*Store)(nil)
-	_ store.Inspector = (*Store)(nil)
-	_ store.Validator = (*Store)(nil)
-)
+// Capabilities returns what the Store can do besides its steps.
+func (s *Store) Capabilities() store.Capabilities {
+	return store.Capabilities{Inspect: s.Inspect, Validate: s.Validate}
+}
 
 // Validate refuses readers, which need scripts.
 func (s *Store) Validate(c store.Claim) error {

@@ -35,11 +35,6 @@ const (
 	permitsLife = time.Minute     // how long the Memory remembers expired permits
 )
 
-var _ store.Permitter = (*Process)(nil)
-
-// Permits implements store.Permitter, so the Engine may give this Store claims with a Limit.
-func (p *Process) Permits() {}
-
 // tooHeavy returns an error if the Weight of c is more than its Limit.
 func tooHeavy(c store.Claim) error {
 	if c.Limit > 0 && c.Weight > c.Limit {

@@ -17,9 +17,7 @@ type reader struct {
 	ends  time.Time
 }
 
-var _ store.Downgrader = (*Process)(nil)
-
-// Downgrade implements store.Downgrader.
+// Downgrade is one of the [store.Capabilities].
 func (p *Process) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
 }

@@ -11,20 +11,13 @@ import (
 // The functions below are the steps of the Store. Memory.mu is held during each step, so each step
 // is atomic, like a script on Redis.
 
-var _ interface {
-	locker.Store
-	store.BatchAcquirer
-	store.Inspector
-	store.Lister
-	store.Queuer
-	store.Revoker
-	store.Fencer
-	store.Notifier
-	store.Carrier
-} = (*Process)(nil)
-
-// CarriesNext implements store.Carrier, so the Engine may give this Store releases with a Next.
-func (p *Process) CarriesNext() {}
+// Capabilities returns what the Store can do besides its steps.
+func (p *Process) Capabilities() store.Capabilities {
+	return store.Capabilities{
+		Notifier: p, AcquireAll: p.AcquireAll, CarriesNext: true, Downgrade: p.Downgrade, Permits: true,
+		Inspect: p.Inspect, Keys: p.Keys, Queue: p.Queue, Revoke: p.Revoke, RaiseFence: p.RaiseFence,
+	}
+}
 
 // Acquire implements store.Store.
 func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
@@ -36,7 +29,8 @@ func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error)
 	})
 }
 
-// AcquireAll implements store.BatchAcquirer. The faults that are set for OpAcquire affect it too.
+// AcquireAll is one of the [store.Capabilities]. The faults that are set for OpAcquire affect it
+// too.
 func (p *Process) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	return step(p, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
@@ -57,27 +51,27 @@ func (p *Process) Release(_ context.Context, c store.Claim) (store.Grant, error)
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.release(c), nil })
 }
 
-// Inspect implements store.Inspector.
+// Inspect is one of the [store.Capabilities].
 func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
 	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
 }
 
-// Keys implements store.Lister. The faults that are set for OpInspect affect it too.
+// Keys is one of the [store.Capabilities]. The faults that are set for OpInspect affect it too.
 func (p *Process) Keys(_ context.Context, pattern string) ([]string, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
 }
 
-// Queue implements store.Queuer. The faults that are set for OpInspect affect it too.
+// Queue is one of the [store.Capabilities]. The faults that are set for OpInspect affect it too.
 func (p *Process) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
 }
 
-// Revoke implements store.Revoker.
+// Revoke is one of the [store.Capabilities].
 func (p *Process) Revoke(_ context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	return step(p, locker.OpRevoke, func(m *Memory) (store.Grant, error) { return m.breakHolder(key, fence, reason) })
 }
 
-// RaiseFence implements store.Fencer.
+// RaiseFence is one of the [store.Capabilities].
 func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
 	_, err := step(p, locker.OpRaiseFence, func(m *Memory) (struct{}, error) {
 		m.counter = max(m.counter, atLeast)

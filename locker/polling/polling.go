@@ -85,7 +85,8 @@ func newStore(c *redislock.Client) *polling {
 	return &polling{client: c, held: make(map[keyOwner]*ownedLock), undone: make(map[keyOwner]time.Time), tidyAt: 64}
 }
 
-var _ store.Store = (*polling)(nil)
+// Capabilities returns what the Store can do besides its steps.
+func (p *polling) Capabilities() store.Capabilities { return store.Capabilities{Validate: p.Validate} }
 
 // Validate refuses claims that redislock cannot serve.
 func (p *polling) Validate(c store.Claim) error {

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"time"
 )
 
@@ -47,21 +46,4 @@ type Node struct {
 	// not known.
 	Left   time.Duration
 	Offset time.Duration // the difference between the node's clock and the median of all nodes' clocks
-}
-
-// A Membership is a Store of several nodes. Some of the nodes may have no vote for a while.
-type Membership interface {
-	// Nodes asks all nodes for their state. It also takes the steps by which a node without a vote
-	// gets its vote back.
-	Nodes(ctx context.Context) ([]Node, error)
-	// Watch makes the Store report when a node stops voting, and when the node votes again. The
-	// Engine calls Watch once, before all other methods.
-	Watch(report func(Warning))
-}
-
-// An Explainer is a Store that knows why its last calls have no answer. The Engine asks for the
-// reason when the wait of an acquire ends before an answer has come. A nil result means that the
-// Store knows no reason.
-type Explainer interface {
-	Explain() error
 }

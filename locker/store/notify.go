@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
-// when they should call Acquire again. Events may be lost, late or repeated. In doubt, the Engine
-// calls Acquire again. Without an inbox, and with a Store that is no Notifier, waiters poll with
-// the pauses of their Backoff.
+// A Notifier notifies the waiters of this process when they are granted a key, or when they should
+// call Acquire again: see [Capabilities]. Events may be lost, late or repeated. In doubt, the
+// Engine calls Acquire again. Without an inbox, waiters poll.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
 	// notify from one goroutine at a time. The function notify does not block. The function stop

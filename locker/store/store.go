@@ -3,8 +3,7 @@
 // locker.NewFromStore makes a Locker from a Store, and package storetest checks a Store.
 //
 // A Store makes atomic steps and nothing else. Tokens, deadlines, waiting, renewals and the undo of
-// unclear calls are the tasks of the engine. Steps that only some Stores can do have interfaces of
-// their own, which the engine looks for.
+// unclear calls are the tasks of the engine. What only some Stores can do is in [Capabilities].
 package store
 
 import (

@@ -269,6 +269,12 @@ type cutOff struct {
 	unsubscribed atomic.Bool
 }
 
+func (c *cutOff) Capabilities() store.Capabilities {
+	can := c.Process.Capabilities()
+	can.Notifier = c
+	return can
+}
+
 func (c *cutOff) Listen(notify func(store.Event)) (stop func()) {
 	c.notify = notify
 	return c.Process.Listen(notify)

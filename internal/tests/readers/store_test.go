@@ -177,7 +177,7 @@ func newStores(t fataler) *stores {
 func (s *stores) start(n int) {
 	with, without, die := s.open()
 	p := &process{readers: with, plain: without}
-	listener := with.(store.Notifier)
+	listener := store.CapabilitiesOf(with).Notifier
 	stop := listener.Listen(func(e store.Event) {
 		if e.Key == s.key {
 			s.messages <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer}
@@ -305,7 +305,7 @@ func (s *stores) release(c claim, g releaseArgs) answer {
 func (s *stores) downgrade(c claim, fence int) answer {
 	l := s.claim(c)
 	l.Mode, l.Fence = locker.Shared, uint64(fence)
-	a := s.answer(s.caller(c).(store.Downgrader).Downgrade(background, l))
+	a := s.answer(store.CapabilitiesOf(s.caller(c)).Downgrade(background, l))
 	if a.Fence == 0 && a.State == store.Granted {
 		a.Fence = fence
 	}
@@ -313,11 +313,11 @@ func (s *stores) downgrade(c claim, fence int) answer {
 }
 
 func (s *stores) breakHolder(fence int) answer {
-	return s.answer(s.caller(claim{process: noInbox}).(store.Revoker).Revoke(background, s.key, uint64(fence), "because"))
+	return s.answer(store.CapabilitiesOf(s.caller(claim{process: noInbox})).Revoke(background, s.key, uint64(fence), "because"))
 }
 
 func (s *stores) inspect() info {
-	i, err := s.caller(claim{process: noInbox}).(store.Inspector).Inspect(background, s.key)
+	i, err := store.CapabilitiesOf(s.caller(claim{process: noInbox})).Inspect(background, s.key)
 	if err != nil {
 		s.Fatalf("Inspect: %v", err)
 	}

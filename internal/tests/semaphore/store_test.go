@@ -124,7 +124,7 @@ func onRedis(t fataler, server *redistest.Server, direct *redis.Client) *stores 
 
 func (s *stores) start() {
 	opened, die := s.open()
-	n := opened.(store.Notifier)
+	n := store.CapabilitiesOf(opened).Notifier
 	stop := n.Listen(func(e store.Event) {
 		if e.Kind == store.EventGranted {
 			s.events <- e

@@ -104,7 +104,7 @@ func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 func (s *storeSubject) start(int) {
 	backend, die := s.open()
 	p := &storeProcess{store: backend, events: make(chan store.Event, 1000)}
-	n := backend.(store.Notifier)
+	n := store.CapabilitiesOf(backend).Notifier
 	stop := n.Listen(func(e store.Event) {
 		if e.Kind == store.EventGranted && e.Key == s.key {
 			p.events <- e

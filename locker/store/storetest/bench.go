@@ -122,11 +122,11 @@ func (b *bench) locker(opts ...locker.Option) *locker.Engine {
 // info returns what Inspect shows of the key.
 func (b *bench) info() locker.Info {
 	b.Helper()
-	s, ok := b.Store.(store.Inspector)
-	if !ok {
-		b.Fatal("the Harness says Revoke, but the Store is no Inspector")
+	can := store.CapabilitiesOf(b.Store)
+	if can.Inspect == nil {
+		b.Fatal("the Harness says Revoke, but the Store has no Inspect")
 	}
-	i, err := s.Inspect(context.WithoutCancel(b.Context()), b.key)
+	i, err := can.Inspect(context.WithoutCancel(b.Context()), b.key)
 	if err != nil {
 		b.Fatalf("inspect: %v", err)
 	}

@@ -15,10 +15,10 @@ type Capabilities struct {
 	Left      bool // shows a refused caller the time left, and whether another library holds the key
 	Raise     bool // raises the fence counter
 	Queue     bool // keeps a queue on the server
-	Readers   bool // has readers: it is a Downgrader
-	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
-	Next      bool // is a Carrier: a release can carry a claim
-	Permits   bool // is a Permitter: claims with a Limit share a key
+	Readers   bool // has readers, and Downgrade
+	Notify    bool // has a Notifier: it notifies the waiters in the queue when they are granted the key
+	Next      bool // says CarriesNext: a release can carry a claim
+	Permits   bool // says Permits: claims with a Limit share a key
 }
 
 // All is what a Store on Redis with scripts can do, without readers.
@@ -28,34 +28,25 @@ var All = Capabilities{
 
 // Each function below stands for a need of some laws, and reports whether a Harness meets this
 // need.
-func mintsFences(h Harness) bool  { return h.Can.Fence }
-func refusesLate(h Harness) bool  { return h.Can.Tombstone }
-func atLeast(h Harness) bool      { return h.Can.KeepFor }
-func marksDone(h Harness) bool    { return h.Can.OnceFor }
-func breaks(h Harness) bool       { return h.Can.Revoke && h.Can.Fence }
-func metadata(h Harness) bool     { return h.Can.Metadata }
-func showsLeft(h Harness) bool    { return h.Can.Left }
-func raises(h Harness) bool       { return h.Can.Raise }
-func foreign(h Harness) bool      { return h.Occupy != nil }
-func losesReplies(h Harness) bool { return h.LoseReply != nil }
-func queues(h Harness) bool       { return h.Can.Queue }
-func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
-func follows(h Harness) bool      { return h.Can.Queue && h.Can.Next }
-func permits(h Harness) bool      { return h.Can.Queue && h.Can.Permits }
-func readers(h Harness) bool      { return h.Can.Readers }
-func hasProcesses(h Harness) bool { return h.Another != nil }
-func takesTogether(h Harness) bool {
-	_, ok := h.Store.(store.BatchAcquirer)
-	return ok
-}
-func lists(h Harness) bool {
-	_, ok := h.Store.(store.Lister)
-	return ok
-}
-func shows(h Harness) bool {
-	_, ok := h.Store.(store.Queuer)
-	return ok
-}
+func mintsFences(h Harness) bool        { return h.Can.Fence }
+func refusesLate(h Harness) bool        { return h.Can.Tombstone }
+func atLeast(h Harness) bool            { return h.Can.KeepFor }
+func marksDone(h Harness) bool          { return h.Can.OnceFor }
+func breaks(h Harness) bool             { return h.Can.Revoke && h.Can.Fence }
+func metadata(h Harness) bool           { return h.Can.Metadata }
+func showsLeft(h Harness) bool          { return h.Can.Left }
+func raises(h Harness) bool             { return h.Can.Raise }
+func foreign(h Harness) bool            { return h.Occupy != nil }
+func losesReplies(h Harness) bool       { return h.LoseReply != nil }
+func queues(h Harness) bool             { return h.Can.Queue }
+func notifies(h Harness) bool           { return h.Can.Queue && h.Can.Notify }
+func follows(h Harness) bool            { return h.Can.Queue && h.Can.Next }
+func permits(h Harness) bool            { return h.Can.Queue && h.Can.Permits }
+func readers(h Harness) bool            { return h.Can.Readers }
+func hasProcesses(h Harness) bool       { return h.Another != nil }
+func takesTogether(h Harness) bool      { return store.CapabilitiesOf(h.Store).AcquireAll != nil }
+func lists(h Harness) bool              { return store.CapabilitiesOf(h.Store).Keys != nil }
+func shows(h Harness) bool              { return store.CapabilitiesOf(h.Store).Queue != nil }
 func spoils(h Harness) bool             { return h.Spoil != nil }
 func kills(h Harness) bool              { return h.Another != nil && h.Kill != nil }
 func losesSubscriptions(h Harness) bool { return h.Deafen != nil }

@@ -139,7 +139,7 @@ var stepLaws = []law{
 	{name: "a raised fence is never lowered", needs: allOf(mintsFences, raises), check: func(b *bench) {
 		c, g := b.newHolder()
 		b.release(c)
-		f := b.Store.(store.Fencer)
+		f := store.CapabilitiesOf(b.Store)
 		least := g.Fence + 10_000_000 // 10 s later than the fence, which is a clock in µs
 		for _, to := range []uint64{least, 1} {
 			if err := f.RaiseFence(b.Context(), b.key, to); err != nil {

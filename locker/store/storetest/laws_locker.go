@@ -219,7 +219,7 @@ var lockerLaws = []law{
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == 1 })
 		b.Deafen(b.TB, backend)
 		b.eventually(20*time.Second, "a process listens at the inbox", func() bool {
-			probe := b.waiter(backend.(store.Notifier).Inbox(b.key))
+			probe := b.waiter(store.CapabilitiesOf(backend).Notifier.Inbox(b.key))
 			g := b.queue(probe)
 			b.checkState(b.release(probe), store.NotOurs, "release by a waiter")
 			return probe.Inbox != "" && !g.NotListening

@@ -127,7 +127,7 @@ func (b *bench) checkListed(pattern string, want bool) {
 	var keys []string
 	holds := func() bool {
 		var err error
-		if keys, err = b.Store.(store.Lister).Keys(b.Context(), pattern); err != nil {
+		if keys, err = store.CapabilitiesOf(b.Store).Keys(b.Context(), pattern); err != nil {
 			b.Fatal(err)
 		}
 		return slices.Contains(keys, b.key) == want
@@ -142,7 +142,7 @@ func (b *bench) checkListed(pattern string, want bool) {
 // line returns the queue of the law's key.
 func (b *bench) line() []store.Waiter {
 	b.Helper()
-	all, err := b.Store.(store.Queuer).Queue(b.Context(), b.key)
+	all, err := store.CapabilitiesOf(b.Store).Queue(b.Context(), b.key)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 
 // nextLaws concern a release that queues another claim of its process in the same step.
 var nextLaws = []law{
-	{name: "a Store is a Carrier if its releases carry Next, and only then", check: func(b *bench) {
-		if _, says := b.Store.(store.Carrier); says != b.Can.Next {
-			b.Fatalf("Carrier: %v, Capabilities.Next: %v; the Engine sends Next to a Carrier only", says, b.Can.Next)
+	{name: "a Store says CarriesNext if its releases carry Next, and only then", check: func(b *bench) {
+		if says := store.CapabilitiesOf(b.Store).CarriesNext; says != b.Can.Next {
+			b.Fatalf("CarriesNext: %v, Capabilities.Next: %v; the Engine sends Next only with CarriesNext", says, b.Can.Next)
 		}
 	}},
 	{name: "a release with Next queues behind all waiters", needs: follows, check: func(b *bench) {

@@ -109,7 +109,7 @@ var notifyLaws = []law{
 	{name: "an inbox that is subscribed again sends EventReopened, and receives events again", needs: notifies, check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, _ := b.newHolder()
-		b.Store.(store.Notifier).Reset(at.inbox)
+		store.CapabilitiesOf(b.Store).Notifier.Reset(at.inbox)
 		at.expectReopened()
 		first := b.newWaiter(at.inbox)
 		b.free(holder)
@@ -121,7 +121,7 @@ var notifyLaws = []law{
 		first := b.waiter(at.inbox)
 		b.Deafen(b.TB, b.Store)
 		b.eventually(10*time.Second, "the answer says that no process listens", func() bool { return b.queue(first).NotListening })
-		b.Store.(store.Notifier).Reset(at.inbox)
+		store.CapabilitiesOf(b.Store).Notifier.Reset(at.inbox)
 		at.expectReopened()
 		if g := b.queue(first); g.NotListening {
 			b.Fatal("NotListening after a new subscription")
@@ -142,9 +142,9 @@ type mail struct {
 // listen opens the inbox of the process of s.
 func (b *bench) listen(s locker.Store) *mail {
 	b.Helper()
-	n, ok := s.(store.Notifier)
-	if !ok {
-		b.Fatal("the Harness says Notify, but the Store is no Notifier")
+	n := store.CapabilitiesOf(s).Notifier
+	if n == nil {
+		b.Fatal("the Harness says Notify, but the Store has no Notifier")
 	}
 	m := &mail{b: b, events: make(chan store.Event, 100), reopened: make(chan struct{}, 100)}
 	b.Cleanup(n.Listen(func(e store.Event) {

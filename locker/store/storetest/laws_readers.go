@@ -356,7 +356,7 @@ func (b *bench) phase() uint64 {
 func (b *bench) downgrade(c store.Claim) store.Grant {
 	b.Helper()
 	c.Mode = locker.Shared
-	g, err := b.Store.(store.Downgrader).Downgrade(b.Context(), c)
+	g, err := store.CapabilitiesOf(b.Store).Downgrade(b.Context(), c)
 	if err != nil {
 		b.Fatalf("downgrade: %v", err)
 	}

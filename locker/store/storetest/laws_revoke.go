@@ -46,7 +46,7 @@ var revokeLaws = []law{
 
 func (b *bench) breakHolder(fence uint64, reason string) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Revoker).Revoke(b.Context(), b.key, fence, reason)
+	g, err := store.CapabilitiesOf(b.Store).Revoke(b.Context(), b.key, fence, reason)
 	if err != nil {
 		b.Fatalf("break: %v", err)
 	}

@@ -107,7 +107,7 @@ func (b *bench) claims(n int) []store.Claim {
 
 func (b *bench) acquireAll(cs []store.Claim) []store.Grant {
 	b.Helper()
-	gs, err := b.Store.(store.BatchAcquirer).AcquireAll(b.Context(), cs)
+	gs, err := store.CapabilitiesOf(b.Store).AcquireAll(b.Context(), cs)
 	if err != nil {
 		b.Fatalf("acquire of several keys: %v", err)
 	}
