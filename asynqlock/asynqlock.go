@@ -9,13 +9,14 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // New returns a Guard for the tasks that its rules match: see [On]. New finds every mistake that
 // can be found when the program starts. Its error explains what to change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
-	if isNil(l) {
+	if typednil.Is(l) {
 		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)

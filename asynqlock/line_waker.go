@@ -8,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -254,7 +255,7 @@ func (w *waker) callFront(ctx context.Context, key string) {
 			w.expect(key, abandonedAfter-since)
 			return
 		}
-		if w.ctx.Err() != nil || !sleep(ctx, pause) {
+		if w.ctx.Err() != nil || !sleep.For(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, 100*time.Millisecond)
@@ -303,16 +304,4 @@ func (w *waker) awaitEnd() {
 	w.mu.Lock()   // after this, every goroutine that was started is counted in w.routines
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
-}
-
-// sleep waits for d. It returns false if ctx ends earlier.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

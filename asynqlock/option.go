@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"reflect"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // An Option sets up the Guard that [New] returns.
@@ -46,7 +47,7 @@ func (c *config) validate() error {
 	switch {
 	case c.decode == nil:
 		return errors.New("asynqlock: WithDecoder(nil); leave the option out to decode JSON")
-	case c.wakes && isNil(c.redis):
+	case c.wakes && typednil.Is(c.redis):
 		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
 	if c.wakes {
@@ -121,13 +122,3 @@ func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator
 
 // decodeJSON is the default of WithDecoder.
 func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
-
-// isNil reports whether x is nil, or an interface with a nil pointer. A constructor may have
-// returned such a pointer together with an error that was not checked.
-func isNil(x any) bool {
-	if x == nil {
-		return true
-	}
-	v := reflect.ValueOf(x)
-	return v.Kind() == reflect.Pointer && v.IsNil()
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lead"
 )
@@ -162,7 +163,7 @@ type leadership struct {
 
 // runLeader runs a scheduler while this process leads.
 func runLeader(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
-	if isNil(l) {
+	if typednil.Is(l) {
 		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.New, and check its error", caller)
 	}
 	ls := &leadership{

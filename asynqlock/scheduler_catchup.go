@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/robfig/cron/v3"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -107,7 +108,7 @@ func (c *catchUp) run(ctx context.Context) {
 		if err := c.enqueueAll(ctx); err != nil && ctx.Err() == nil {
 			c.term.logger.Error("latchkit: asynqlock: ticks of the schedule could not be made up, and are tried again", "schedule", c.term.rule.Key, "error", err)
 		}
-		if !sleep(ctx, lookAgain) {
+		if !sleep.For(ctx, lookAgain) {
 			return
 		}
 	}

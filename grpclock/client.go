@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/sleep"
 )
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
@@ -77,11 +78,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
 			return err // the status has more information than the end of the context
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause) {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/latchkit/latchkit/internal/breaker"
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -74,7 +75,7 @@ type guard struct {
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
-	if isNil(l) {
+	if typednil.Is(l) {
 		return nil, fmt.Errorf("grpclock: %s: the Locker is nil; make one with locker.New, and check its error", what)
 	}
 	if rules == nil {

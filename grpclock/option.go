@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -141,14 +140,4 @@ func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Optio
 // of it.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
-}
-
-// isNil reports whether l is nil, or an interface with a nil pointer. A constructor may have
-// returned such a pointer together with an error that was not checked.
-func isNil(l locker.Locker) bool {
-	if l == nil {
-		return true
-	}
-	v := reflect.ValueOf(l)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }

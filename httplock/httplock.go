@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -45,7 +45,7 @@ func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handl
 }
 
 func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) {
-	if isNil(l) {
+	if typednil.Is(l) {
 		return nil, errors.New("the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)
@@ -82,16 +82,6 @@ func (c *config) check(l locker.Locker) error {
 		return locker.Check(l, rule)
 	}
 	return nil
-}
-
-// isNil reports whether l is nil, or an interface with a nil pointer. A constructor may have
-// returned such a pointer together with an error that was ignored.
-func isNil(l locker.Locker) bool {
-	if l == nil {
-		return true
-	}
-	v := reflect.ValueOf(l)
-	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // middleware has the checked and compiled arguments of a constructor.

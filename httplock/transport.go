@@ -2,7 +2,6 @@ package httplock
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"io"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/sleep"
 )
 
 // A Transport is the http.RoundTripper of a client. If the server refuses a request, the Transport
@@ -72,7 +73,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !ok {
 			return res, err
 		}
-		if !sleep(r.Context(), pause) {
+		if !sleep.For(r.Context(), pause) {
 			if next.Body != nil {
 				_ = next.Body.Close() // a RoundTripper closes the body of each request
 			}
@@ -188,16 +189,4 @@ func anew(r *http.Request) (next *http.Request, ok bool) {
 	body, err := r.GetBody()
 	next.Body = body
 	return next, err == nil
-}
-
-// sleep waits for the pause. It returns false if ctx ends earlier.
-func sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

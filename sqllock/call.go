@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -73,7 +74,7 @@ func forDB(db Beginner, terms []term, fn func(context.Context, *Tx) error, opts 
 
 // withDB returns a call for db that has no function.
 func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
-	if isNil(db) {
+	if typednil.Is(db) {
 		return nil, errors.New("sqllock: the database is nil")
 	}
 	cfg, err := newConfig(opts)
@@ -110,14 +111,6 @@ func poolOf(v any) pool {
 		return nil
 	}
 	return p
-}
-
-func isNil(v any) bool {
-	if v == nil {
-		return true
-	}
-	r := reflect.ValueOf(v)
-	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 // isolate refuses isolation levels at which fences do not protect, and sets the level that readers

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -26,7 +27,7 @@ func termsOf(rules []locker.Rule) []term {
 
 // run acquires the locks of rules from l, runs the transaction, and releases the locks.
 func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) error {
-	if isNil(l) {
+	if typednil.Is(l) {
 		return errors.New("sqllock: the Locker is nil; make one with locker.New, and check its error")
 	}
 	if err := c.checkStarvation(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -202,7 +203,7 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 // ends.
 func (c *call) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
-		if err = do(); err == nil || !c.dialect.isTemporary(err) || !sleep(ctx, pause, time.Hour) {
+		if err = do(); err == nil || !c.dialect.isTemporary(err) || !sleep.For(ctx, pause) {
 			break
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -28,7 +29,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	for pause := range betweenTries {
 		tries++
 		again, err = c.try(ctx, leases)
-		if !again || tries > c.retries || !sleep(ctx, pause, remaining(leases)-c.marginOf(leases)) {
+		if !again || tries > c.retries || !sleepWithin(ctx, pause, remaining(leases)-c.marginOf(leases)) {
 			break
 		}
 	}
@@ -61,20 +62,10 @@ func checkFences(leases []*locker.Lease) error {
 // collided do not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
-// sleep waits for the time pause, and returns true. It returns false at once if pause is longer
-// than the parameter longest, and returns false when ctx ends.
-func sleep(ctx context.Context, pause, longest time.Duration) bool {
-	if pause > longest {
-		return false
-	}
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+// sleepWithin waits for the time pause. It returns false at once if pause is longer than longest,
+// and returns false when ctx ends.
+func sleepWithin(ctx context.Context, pause, longest time.Duration) bool {
+	return pause <= longest && sleep.For(ctx, pause)
 }
 
 // remaining returns the remaining time of the lease that ends first.

@@ -18,7 +18,7 @@ import (
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
-	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/errtype internal/sleep internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -43,7 +43,7 @@ var mayImport = []struct{ importer, what, why string }{
 
 	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
 	{"locker/optimistic", "./locker", "pauses are a Backoff, and an Observer sees updates"},
-	{"locker/optimistic locker/lead", "./internal/typednil", "they refuse a nil client and a nil Locker"},
+	{"locker/optimistic locker/lead httplock grpclock asynqlock sqllock", "./internal/sleep ./internal/typednil", "they pause between attempts, and refuse a nil client and a nil Locker"},
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker", "a response is stored under a lease"},

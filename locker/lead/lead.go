@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -140,7 +141,7 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 			return err
 		}
 		l.warn(t)
-		if !sleep(ctx, p.afterTerm(l, t, err)) {
+		if !sleep.For(ctx, p.afterTerm(l, t, err)) {
 			return nil
 		}
 	}

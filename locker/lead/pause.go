@@ -1,7 +1,6 @@
 package lead
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -53,16 +52,4 @@ func (p *pauses) grow(most time.Duration) time.Duration {
 	d := min(max(p.next, shortestPause), max(most, shortestPause))
 	p.next = 2 * d
 	return d + rand.N(d/4)
-}
-
-// sleep waits for d, and reports whether d passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -142,11 +143,7 @@ func (u *update) run(ctx context.Context) error {
 		if u.attemptCount == u.attempts {
 			break
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause) {
 			return fmt.Errorf("%w: %w", ctx.Err(), ErrConflict)
 		}
 	}
