@@ -38,6 +38,41 @@ func (n *node) readState(ctx context.Context, key string) (keyState, error) {
 	return keyState{info, text, h.Block, minted}, nil
 }
 
+// askAll asks all nodes, and returns the answers by node. A node that does not answer in time has
+// errSilent.
+func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
+	all := make([]answer[T], len(q.nodes))
+	for i := range all {
+		all[i] = answer[T]{node: i, err: errSilent}
+	}
+	f := fanOut(q, q.allNodes(), nil, async(ask))
+	defer f.stop()
+	for n, a := range f.remaining {
+		all[n.index] = a
+	}
+	return all
+}
+
+// askQuorum asks all nodes. It returns the values of the answers by node, with nil for a node that
+// gave none. It returns ErrQuorum if less than a quorum of the nodes answers.
+func askQuorum[T any](q *quorum, ask func(n *node) (T, error)) (values []*T, err error) {
+	values = make([]*T, len(q.nodes))
+	answered := 0
+	var errs []error
+	for i, a := range askAll(q, ask) {
+		if a.err != nil {
+			errs = append(errs, q.nodes[i].error(a.err))
+			continue
+		}
+		values[i] = &a.value
+		answered++
+	}
+	if answered < q.need {
+		return nil, q.errTooFew("answered", answered, errs)
+	}
+	return values, nil
+}
+
 // Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
 // the holder that may have a quorum of the votes.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
@@ -48,38 +83,20 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 // inspect does the work of Inspect. It returns the state of the holder, and the state at each node,
 // or nil for a node that did not answer.
 func (q *quorum) inspect(ctx context.Context, key string) (keyState, []*keyState, error) {
-	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (keyState, error) { return n.readState(ctx, key) }))
-	defer f.stop()
-	views := make([]*keyState, len(q.nodes))
-	var errs []error
-	answers := 0
-	for n, a := range f.remaining {
-		if a.err != nil {
-			errs = append(errs, n.error(a.err))
-			continue
-		}
-		views[a.node] = &a.value
-		answers++
+	views, err := askQuorum(q, func(n *node) (keyState, error) { return n.readState(ctx, key) })
+	if err != nil {
+		return keyState{}, nil, err
 	}
-	if answers < q.need {
-		return keyState{}, nil, q.errTooFew("answered", answers, append(errs, f.silentErrors()...))
-	}
-	count := func(id string) (n int) {
-		for _, v := range views {
-			if v != nil && v.id == id {
-				n++
-			}
-		}
-		return n
-	}
-	holder, most, waiters := "", 0, 0
+	holder, most, answers, waiters := "", 0, 0, 0
+	votes := make(map[string]int)
 	for _, v := range views {
 		if v == nil {
 			continue
 		}
+		answers++
 		waiters = max(waiters, v.Waiters)
-		if n := count(v.id); v.id != "" && n > most {
-			holder, most = v.id, n
+		if votes[v.id]++; v.id != "" && votes[v.id] > most {
+			holder, most = v.id, votes[v.id]
 		}
 	}
 	if most == 0 || most+len(q.nodes)-answers < q.need {
@@ -181,11 +198,9 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // CheckServer checks every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
-	f := fanOut(q, q.allNodes(), nil, async(func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil }))
-	defer f.stop()
-	for n, a := range f.remaining {
+	for i, a := range askAll(q, func(n *node) ([]store.Warning, error) { return n.CheckServer(ctx), nil }) {
 		for _, w := range a.value {
-			w.Text = "node " + strconv.Itoa(n.index) + ": " + w.Text
+			w.Text = "node " + strconv.Itoa(i) + ": " + w.Text
 			all = append(all, w)
 		}
 	}

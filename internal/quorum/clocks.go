@@ -59,22 +59,25 @@ func (c *clocks) deviation(i int) time.Duration {
 }
 
 // outliers returns the nodes whose clocks are further than skew from the median. A clock that was
-// never measured is no outlier.
-func (c *clocks) outliers(skew time.Duration) (far nodes) {
+// never measured is no outlier. If fewer than the number "right" of nodes have measured clocks
+// within skew, outliers returns no nodes, because it is unknown then which clocks are wrong.
+func (c *clocks) outliers(skew time.Duration, right int) (far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.outliersLocked(skew)
-}
-
-// outliersLocked does the work of outliers for a caller that holds c.mu.
-func (c *clocks) outliersLocked(skew time.Duration) (outliersLocked nodes) {
 	median := c.median()
 	for i, measured := range c.measured {
-		if measured && (c.offsets[i]-median).Abs()-c.slack[i] > skew {
-			outliersLocked = outliersLocked.plus(i)
+		switch {
+		case !measured:
+		case (c.offsets[i]-median).Abs()-c.slack[i] > skew:
+			far = far.plus(i)
+		default:
+			right--
 		}
 	}
-	return outliersLocked
+	if right > 0 {
+		return 0
+	}
+	return far
 }
 
 // offset returns the last measured distance of node i's clock from the median.
@@ -85,26 +88,6 @@ func (c *clocks) offset(i int) time.Duration {
 		return 0
 	}
 	return c.offsets[i] - c.median()
-}
-
-// wrongClocks returns the nodes whose clocks are further than skew from the median. If fewer than
-// need other nodes have a right clock, it returns no nodes.
-func (c *clocks) wrongClocks(skew time.Duration, need int) (far nodes) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if far = c.outliersLocked(skew); far == 0 {
-		return 0
-	}
-	right := 0
-	for i, measured := range c.measured {
-		if measured && !far.has(i) {
-			right++
-		}
-	}
-	if right < need {
-		return 0
-	}
-	return far
 }
 
 // median returns the median of the measured offsets. For an even number of offsets, it returns the

@@ -62,14 +62,14 @@ func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 		ahead := time.Now().Add(time.Hour)
 		c.note(0, ahead, time.Now())
 		c.note(1, ahead, time.Now())
-		if far := c.outliers(time.Second); far != 0 {
+		if far := c.outliers(time.Second, 0); far != 0 {
 			t.Errorf("%b are far", far)
 		}
-		if off := c.wrongClocks(time.Second, 2); off != 0 {
+		if off := c.outliers(time.Second, 2); off != 0 {
 			t.Errorf("%b are wrong", off)
 		}
 		c.note(2, time.Now(), time.Now())
-		if off := c.wrongClocks(time.Second, 2); off != nodes(0).plus(2) {
+		if off := c.outliers(time.Second, 2); off != nodes(0).plus(2) {
 			t.Errorf("%b are wrong, not the last one", off)
 		}
 	})

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -36,19 +37,11 @@ const (
 )
 
 func (m marker) String() string {
-	var b strings.Builder
-	b.WriteString(m.id + "/" + m.set + "/" + m.state + "/" + strconv.Itoa(m.seat) + "/" + strconv.FormatInt(int64(m.longest/time.Millisecond), 10) + "/")
-	b.WriteString(generations(m.seats))
-	return b.String()
-}
-
-// generations returns the part of a marker's text that names the server of each of the seats.
-func generations(seats []seat) string {
-	parts := make([]string, len(seats))
-	for i, s := range seats {
-		parts[i] = s.generation + "@" + s.label
+	seats := make([]string, len(m.seats))
+	for i, s := range m.seats {
+		seats[i] = s.generation + "@" + s.label
 	}
-	return strings.Join(parts, ",")
+	return fmt.Sprintf("%s/%s/%s/%d/%d/%s", m.id, m.set, m.state, m.seat, m.longest.Milliseconds(), strings.Join(seats, ","))
 }
 
 // era is the part of a marker that several votes must have in common to be counted together.

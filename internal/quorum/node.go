@@ -18,7 +18,7 @@ import (
 
 // node is one independent server of a quorum.
 type node struct {
-	redisstore.Single // for calls that need no vote
+	*redisstore.Store // for calls that need no vote
 	links             *link.Links
 	cluster           bool // the node is a Redis Cluster, and not one server
 	client            redisstore.Client
@@ -49,7 +49,7 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{
 		links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
 	}
-	n.Single = redisstore.NewSingle(c, n.links)
+	n.Store = redisstore.Attach(c, n.links)
 	_, n.cluster = c.(redisstore.ClusterClient)
 	if n.label = labelOf(n.addr); n.label == "" || n.addr == failover {
 		n.label = "#" + strconv.Itoa(i)
@@ -320,12 +320,4 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		}
 		onAnswer(grants, nil)
 	})
-}
-
-// examine returns warnings about unsafe settings of the node.
-func (n *node) examine(ctx context.Context) []store.Warning {
-	if c, ok := n.client.(redisstore.ClusterClient); ok {
-		return redisstore.NewCluster(n.Single, c).CheckServer(ctx)
-	}
-	return n.CheckServer(ctx)
 }

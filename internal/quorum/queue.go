@@ -22,7 +22,7 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	answers := make(chan answer[[]string], len(q.nodes))
 	for i, n := range q.nodes {
 		n.links.Pool.Do(func() {
-			keys, err := n.keys(ctx, pattern)
+			keys, err := n.Keys(ctx, pattern)
 			answers <- answer[[]string]{i, keys, err}
 		})
 	}
@@ -47,14 +47,6 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// keys returns the keys of the node that match pattern.
-func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
-	if c, ok := n.client.(redisstore.ClusterClient); ok {
-		return redisstore.NewCluster(n.Single, c).Keys(ctx, pattern)
-	}
-	return n.Keys(ctx, pattern)
-}
-
 // Queue combines the queues of the nodes. The waiter that has waited longest comes first, although
 // a quorum does not guarantee that waiters get the key in this order.
 func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
@@ -64,25 +56,23 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 		// the ticket when it notified the waiter, so the ticket does not show when the wait began.
 		late bool
 	}
-	f := fanOut(q, q.allNodes(), nil, async(func(n *node) ([]place, error) {
+	queues, err := askQuorum(q, func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)
 		places := make([]place, len(entries))
 		for i, e := range entries {
 			places[i] = place{e, time.UnixMicro(e.Ticket).After(at)}
 		}
 		return places, err
-	}))
-	defer f.stop()
-	answers := 0
-	var errs []error
+	})
+	if err != nil {
+		return nil, err
+	}
 	waiters := make(map[string]place)
-	for n, a := range f.remaining {
-		if a.err != nil {
-			errs = append(errs, n.error(a.err))
+	for _, queue := range queues {
+		if queue == nil {
 			continue
 		}
-		answers++
-		for _, p := range a.value {
+		for _, p := range *queue {
 			known, ok := waiters[p.entry.Token]
 			listening := known.entry.Listening || p.entry.Listening
 			if !ok || p.entry.Ticket < known.entry.Ticket {
@@ -91,9 +81,6 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 			known.entry.Listening = listening
 			waiters[p.entry.Token] = known
 		}
-	}
-	if answers < q.need {
-		return nil, q.errTooFew("answered", answers, append(errs, f.silentErrors()...))
 	}
 	var line redisstore.Line
 	for _, p := range slices.SortedFunc(maps.Values(waiters), func(a, b place) int { return cmp.Compare(a.entry.Ticket, b.entry.Ticket) }) {

@@ -1,8 +1,18 @@
+// Package quorum is the Store of locks on several independent servers. It is Redlock with fences.
+// With each vote, a node proves that it remembers its leases.
+//
+//	fan      one step on all nodes at once; an appeal is its call to each node
+//	tally    the result of a step, derived from the replies of the nodes
+//	ballot   for one token: which calls were sent to which node
+//	node     one node: its scripts, its marker, and its clock compared with the others
+//	plan     which nodes vote, and the next step for the others, derived from all markers
+//	roster   which nodes vote, as far as this process knows; it executes the plan
 package quorum
 
 import (
 	"cmp"
 	"context"
+	"embed"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,4 +199,25 @@ func (q *quorum) Close(ctx context.Context) (err error) {
 		}
 	})
 	return err
+}
+
+//go:embed lua/*.lua
+var luaFiles embed.FS
+
+var (
+	voteScript    = redisstore.NewScript(luaFiles, "vote", "rouse")
+	confirmScript = redisstore.NewScript(luaFiles, "confirm")
+	renewScript   = redisstore.NewScript(luaFiles, "renew")
+	releaseScript = redisstore.NewScript(luaFiles, "release", "rouse")
+
+	lookScript = redisstore.NewScript(luaFiles, "look")
+	markScript = redisstore.NewScript(luaFiles, "mark")
+)
+
+// ScriptTexts maps the name of each script to the text that a node gets. Tests and benchmarks use
+// the texts without a Store.
+var ScriptTexts = map[string]string{
+	"quorum_vote": voteScript.Text, "quorum_confirm": confirmScript.Text, "quorum_renew": renewScript.Text,
+	"quorum_release": releaseScript.Text,
+	"quorum_look":    lookScript.Text, "quorum_mark": markScript.Text,
 }

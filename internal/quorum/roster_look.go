@@ -13,7 +13,7 @@ import (
 func (r *roster) recordClock(n *node, clock, sentAt time.Time) {
 	q := r.quorum
 	q.clocks.note(n.index, clock, sentAt)
-	wrong := q.clocks.wrongClocks(q.skew, q.need)
+	wrong := q.clocks.outliers(q.skew, q.need)
 	if wrong == 0 {
 		return
 	}
@@ -31,7 +31,7 @@ func (r *roster) recordClock(n *node, clock, sentAt time.Time) {
 // look reads the marker of node n, and returns what it shows.
 func (r *roster) look(ctx context.Context, n *node) view {
 	sentAt := time.Now()
-	text, err := lookScript.Run(ctx, n.Client, []string{r.markerKey, r.waitsKey})
+	text, err := lookScript.Run(ctx, n.links, []string{r.markerKey, r.waitsKey})
 	if err != nil {
 		return view{err: err}
 	}
@@ -56,22 +56,16 @@ func (r *roster) look(ctx context.Context, n *node) view {
 
 // lookAll looks at all nodes at once, and returns a view of each.
 func (r *roster) lookAll(ctx context.Context) []view {
-	q := r.quorum
-	views := make([]view, len(q.nodes))
-	for i := range views {
-		views[i].err = errSilent
-	}
-	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (view, error) {
-		if q.lags(n) {
+	views := make([]view, len(r.members))
+	for i, a := range askAll(r.quorum, func(n *node) (view, error) {
+		if r.quorum.lags(n) {
 			return view{}, errLags
 		}
 		v := r.look(ctx, n)
 		return v, v.err
-	}))
-	defer f.stop()
-	for n, a := range f.remaining {
-		views[n.index] = a.value
-		views[n.index].err = a.err
+	}) {
+		views[i] = a.value
+		views[i].err = a.err
 	}
 	return views
 }

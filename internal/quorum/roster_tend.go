@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -156,7 +157,7 @@ func (r *roster) makeSteps(ctx context.Context, steps []step) {
 			if s.node != n.index {
 				continue
 			}
-			if _, err := markScript.Run(ctx, n.Client, []string{r.markerKey, r.waitsKey}, s.id, s.old, s.text, s.begin); err != nil {
+			if _, err := markScript.Run(ctx, n.links, []string{r.markerKey, r.waitsKey}, s.id, s.old, s.text, s.begin); err != nil {
 				return struct{}{}, err
 			}
 		}
@@ -211,4 +212,35 @@ func (q *quorum) newGeneration(previous string) string {
 	micros, _, _ := strings.Cut(previous, "-")
 	last, _ := strconv.ParseInt(micros, 16, 64)
 	return fmt.Sprintf("%013x-%s", max(q.clocks.now().UnixMicro(), last+1), hex.EncodeToString(tail[:]))
+}
+
+// warn reports a change of node i's standing, with the given code and text.
+func (q *quorum) warn(code string, i int, text string) {
+	if q.report != nil {
+		n := q.nodes[i]
+		n.links.Pool.Do(func() { q.report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
+	}
+}
+
+// Watch makes the quorum report changes of its nodes' standing.
+func (q *quorum) Watch(report func(store.Warning)) { q.report = report }
+
+// Nodes looks at all nodes, makes the changes that are due, and returns the state of each node.
+func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
+	r := q.whole
+	if q.slotted {
+		r = q.rosterOf(0)
+	}
+	r.awaitTend(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]store.Node, len(q.nodes))
+	for i, n := range q.nodes {
+		m := &r.members[i]
+		all[i] = store.Node{Index: i, Addr: n.addr, State: m.state, Left: m.remaining, Offset: q.clocks.offset(i)}
+		if m.reason != nil {
+			all[i].Reason = m.reason.Error()
+		}
+	}
+	return all, ctx.Err()
 }

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -13,46 +12,40 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// CheckServer looks at the client's options and at what the server does when its memory is full.
-// It also finds out whether the server belongs to a cluster that the client does not know. A
-// proxy, a substitute for Redis, or a server whose ACL forbids these questions does not answer
-// them. CheckServer reports nothing about such a server.
-func (s Single) CheckServer(ctx context.Context) []store.Warning {
-	found := clientWarnings(s.server)
-	info, err := serverInfo(ctx, s.Client)
-	if err != nil {
-		return found
-	}
-	found = append(found, serverWarnings(info)...)
-	if info["cluster_enabled"] == "1" {
-		found = append(found, store.Warning{
-			Code: "cluster-node",
-			Text: "the server is one node of a Redis Cluster, and refuses keys of the other nodes; give a *redis.ClusterClient",
-		})
-	}
-	return found
-}
-
-// CheckServer checks every master. A problem that several masters have is reported once.
-func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
+// CheckServer looks at the client's options, and at what the server, or every master of the
+// cluster, does when its memory is full. It also finds out whether one server belongs to a cluster
+// that the client does not know. A proxy, a substitute for Redis, or a server whose ACL forbids
+// these questions does not answer them. CheckServer reports nothing about such a server. A problem
+// that several masters have is reported once.
+func (s *Store) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
-	found := make(map[string]store.Warning)
-	for _, w := range clientWarnings(s.server) {
-		found[w.Code] = w
-	}
-	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-		info, err := serverInfo(ctx, link.Plain{Client: master})
+	found := clientWarnings(s.server)
+	check := func(ctx context.Context, server link.Sender) {
+		info, err := serverInfo(ctx, server)
 		if err != nil {
-			return nil // report no warning
+			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, w := range serverWarnings(info) {
-			found[w.Code] = w
+		found = append(found, serverWarnings(info)...)
+		if s.cluster == nil && info["cluster_enabled"] == "1" {
+			found = append(found, store.Warning{
+				Code: "cluster-node",
+				Text: "the server is one node of a Redis Cluster, and refuses keys of the other nodes; give a *redis.ClusterClient",
+			})
 		}
+	}
+	if s.cluster == nil {
+		check(ctx, s.links)
+		return found
+	}
+	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+		check(ctx, link.Plain{Client: master})
 		return nil
 	})
-	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
+	byCode := func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) }
+	slices.SortFunc(found, byCode)
+	return slices.CompactFunc(found, func(a, b store.Warning) bool { return a.Code == b.Code })
 }
 
 // clientWarnings returns a warning if the options of the client c set no time-out for calls.

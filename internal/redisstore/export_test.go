@@ -6,22 +6,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Silence ends the subscription of a Store that New or NewReadWrite has made. The Store sends
+// Silence ends the subscription of a Store. The Store sends
 // nothing to its waiters or servers, as if its process had ended. Silence returns the names of the
 // channels.
 func Silence(s store.Store) (channels []string) {
-	switch s := s.(type) {
-	case listening:
-		return s.end()
-	case listeningReadWrite:
-		return s.end()
-	case listeningCluster:
-		return s.end()
-	case listeningReadWriteCluster:
-		return s.end()
-	case listeningSemaphore:
-		return s.end()
-	case listeningSemaphoreCluster:
+	if s, ok := s.(interface{ end() []string }); ok {
 		return s.end()
 	}
 	return nil
@@ -39,4 +28,8 @@ func (s *Subscriptions) end() (channels []string) {
 
 // DelayLeaving sets the time after which a Store on a cluster unsubscribes from an unused channel.
 // Call it before the first wait.
-func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).unusedLimit = d }
+func DelayLeaving(s store.Store, d time.Duration) {
+	s.(interface{ delayLeaving(time.Duration) }).delayLeaving(d)
+}
+
+func (s *Subscriptions) delayLeaving(d time.Duration) { s.unusedLimit = d }

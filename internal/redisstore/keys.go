@@ -45,6 +45,12 @@ func UsesKey(l string) string { return usesPrefix + store.HashTag(l) + "}:" + l 
 // TombstoneKey returns the key of a token's tombstone for the lease l.
 func TombstoneKey(l, token string) string { return tombstonePrefix + store.HashTag(l) + "}:" + token }
 
+// PhaseNoteKey returns the key of the note that a revocation leaves for all readers of a phase of
+// the lease l. The parameter fence is the fence of the phase.
+func PhaseNoteKey(l string, fence uint64) string {
+	return TombstoneKey(l, strconv.FormatUint(fence, 10))
+}
+
 // queueAndTombstone returns QueueKey and TombstoneKey, in one piece of memory.
 func queueAndTombstone(l, token string) (queue, tombstone string) {
 	tag := store.HashTag(l)

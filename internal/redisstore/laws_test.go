@@ -169,10 +169,13 @@ func proxiesFor(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 
 // scriptCall matches the EVALSHA of one step on one key, by a Locker with or without readers.
 func scriptCall(op locker.Op, key string) chaos.Match {
-	name := map[locker.Op]string{
-		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
-	}[op]
-	shas := []string{scriptSHA(name), scriptSHA("rw_" + name), scriptSHA("sem_" + name)}
+	var shas []string
+	for _, name := range map[locker.Op][]string{
+		locker.OpAcquire: {"acquire", "rw_acquire", "sem_acquire"}, locker.OpRenew: {"renew", "confirm"},
+		locker.OpRelease: {"release", "rw_release", "sem_release"}, locker.OpDowngrade: {"rw_downgrade"},
+	}[op] {
+		shas = append(shas, scriptSHA(name))
+	}
 	return func(request []byte) bool {
 		return strings.Contains(string(request), key) && slices.ContainsFunc(shas, func(sha string) bool {
 			return strings.Contains(string(request), sha)

@@ -119,6 +119,36 @@ func TestABrokenReaderIsUndone(t *testing.T) {
 	stateOf(t, store.Undone)(s.Acquire(t.Context(), r))
 }
 
+// After a writer it is the readers' turn, also when the writer was revoked. After readers it is a
+// writer's turn. The Locker that revokes them need not have readers.
+func TestARevocationKeepsTheTurns(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := locktest.ReadWriteStore(server.Client(t))
+	for name, revoker := range map[string]locker.Store{"with readers": s, "without readers": locktest.SingleStore(server.Client(t))} {
+		for _, held := range []store.Mode{store.Exclusive, store.Shared} {
+			key := rand.Text()
+			holder, w, r := claimOf(key), claimOf(key), claimOf(key)
+			holder.Mode, r.Mode = held, store.Shared
+			w.Queue, w.HandoffTTL, r.Queue, r.HandoffTTL = true, time.Minute, true, time.Minute
+			g := stateOf(t, store.Granted)(s.Acquire(t.Context(), holder))
+			stateOf(t, store.Busy)(s.Acquire(t.Context(), w))
+			stateOf(t, store.Busy)(s.Acquire(t.Context(), r))
+			stateOf(t, store.Released)(store.CapabilitiesOf(revoker).Revoke(t.Context(), key, g.Fence, "drill"))
+			next, last := w, r
+			if held == store.Exclusive {
+				next, last = r, w
+			}
+			stateOf(t, store.Granted)(s.Acquire(t.Context(), next))
+			stateOf(t, store.Busy)(s.Acquire(t.Context(), last))
+			holder.Fence = g.Fence
+			if answer := stateOf(t, store.Revoked)(s.Release(t.Context(), holder)); answer.Reason != "drill" {
+				t.Errorf("%s, %v: the reason is %q", name, held, answer.Reason)
+			}
+		}
+	}
+}
+
 func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

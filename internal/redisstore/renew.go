@@ -2,7 +2,9 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
 	"iter"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -10,19 +12,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Batch has the claims that one script renews.
-type Batch struct {
-	handed  bool // the leases came by hand-off, and this call confirms them
-	readers bool // the Store has readers
-	permits bool // the Store has permits
-	all     []store.Claim
-	Places  []int // the places of the batch's claims in the renewal
+// batch has the claims that one script renews.
+type batch struct {
+	kind   kind // the kind of the Store
+	handed bool // the leases came by hand-off, and this call confirms them
+	all    []store.Claim
+	places []int // the places of the batch's claims in the renewal
 }
 
-// Claims returns the claims of the batch, in order.
-func (b *Batch) Claims() iter.Seq[*store.Claim] {
+// claims returns the claims of the batch, in order.
+func (b *batch) claims() iter.Seq[*store.Claim] {
 	return func(yield func(*store.Claim) bool) {
-		for _, i := range b.Places {
+		for _, i := range b.places {
 			if !yield(&b.all[i]) {
 				return
 			}
@@ -30,73 +31,86 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 	}
 }
 
-// firstClaim returns the first claim of the batch.
-func (b *Batch) firstClaim() *store.Claim { return &b.all[b.Places[0]] }
+// mostInPart is the largest number of leases that one call renews. A longer script would delay the
+// server's other clients.
+const mostInPart = 32
 
-// Batches divides the claims cs into batches: by the result of the function group for the claim's
-// key, and by whether the claim's lease came by hand-off.
-func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
-	type kind struct {
+// batches divides the claims cs into batches: on a cluster by their slots, and everywhere by
+// whether the claim's lease came by hand-off. Readers learn through their inboxes that a writer
+// waits, so batches marks these inboxes as used.
+func (s *Store) batches(cs []store.Claim) (all []*batch) {
+	type group struct {
 		handed bool
-		group  uint16
+		slot   uint16
 	}
-	var all []*Batch
-	known := make(map[kind]*Batch)
+	open := make(map[group]*batch)
 	for i := range cs {
-		k := kind{cs[i].ByHandoff, group(cs[i].Key)}
-		b := known[k]
-		if b == nil {
-			b = &Batch{handed: k.handed, all: cs}
-			known[k], all = b, append(all, b)
+		c := &cs[i]
+		g := group{handed: c.ByHandoff}
+		if s.cluster != nil {
+			g.slot = SlotOf(c.Key)
+			if s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
+				s.inbox.markUsed(c.Key)
+			}
 		}
-		b.Places = append(b.Places, i)
+		b := open[g]
+		if b == nil || len(b.places) == mostInPart {
+			b = &batch{kind: s.kind, handed: g.handed, all: cs}
+			open[g], all = b, append(all, b)
+		}
+		b.places = append(b.places, i)
 	}
 	return all
 }
 
 // call returns the call that renews the batch. It runs renew.lua, or confirm.lua for leases that
-// came by hand-off.
-func (b *Batch) call() *Call {
-	switch {
-	case b.permits:
-		return b.permitsCall()
-	case b.readers:
-		return b.readersCall()
+// came by hand-off, and for readers and permits. With readers, confirm.lua is for writers too,
+// because after an unanswered downgrade it is unknown whether the owner is a writer or a reader.
+func (b *batch) call() *Call {
+	if b.kind == forOne && !b.handed {
+		n := len(b.places)
+		w := renewScript.Writer(n, n, n)
+		for c := range b.claims() {
+			w.Text(c.Key)
+		}
+		for c := range b.claims() {
+			w.Text(c.Owner)
+			w.Number(Millis(c.TTL))
+		}
+		return &Call{script: renewScript, Words: w.Words()}
 	}
-	if b.handed {
-		return b.confirmation()
-	}
-	n := len(b.Places)
-	w := renewScript.Writer(n, n, n)
-	for c := range b.Claims() {
-		w.Text(c.Key)
-	}
-	for c := range b.Claims() {
-		w.Text(c.Owner)
-		w.Number(Millis(c.TTL))
-	}
-	return &Call{script: renewScript, Words: w.Words()}
-}
-
-func (b *Batch) confirmation() *Call {
-	keys := make([]string, 0, 2*len(b.Places))
-	args := make([]any, 0, 2*len(b.Places))
-	for c := range b.Claims() {
+	keys := make([]string, 0, 4*len(b.places))
+	args := make([]any, 0, 2*len(b.places))
+	for c := range b.claims() {
+		owner := c.Owner
 		keys = append(keys, c.Key, QueueKey(c.Key))
-		args = append(args, c.Owner, Millis(c.TTL))
+		switch b.kind {
+		case withReaders:
+			owner = ReaderEntry(*c) + "|" + strconv.FormatUint(c.Fence, 10)
+			keys = append(keys, ReadersKey(c.Key))
+		case withPermits:
+			keys = append(keys, PermitsKey(c.Key), UsesKey(c.Key))
+		}
+		args = append(args, owner, Millis(c.TTL))
 	}
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts text, the answer to the batch's call, into the grants of the batch. The parameter short
-// is the reason why the answer does not count for leases that their owners still hold; nil: the
-// answer counts.
-func (b *Batch) Fill(grants []store.Grant, text string, short error) {
+// fill puts the answer to the batch's call, text or err, into the grants of the batch.
+func (b *batch) fill(grants []store.Grant, call *link.Call, text string, err error, acks Acks) {
+	if err != nil {
+		b.fail(grants, Refused(err))
+		return
+	}
+	var short error
+	if call.Acked {
+		short = acks.checkCount(call.Acks())
+	}
 	r := Reply{text}
 	at := r.Time()
-	for n, i := range b.Places {
+	for n, i := range b.places {
 		switch {
-		case len(r.Rest) != len(b.Places):
+		case len(r.Rest) != len(b.places):
 			grants[i] = store.Grant{Err: Unreadable("renew")}
 		case r.Rest[n] == '0':
 			grants[i] = store.Grant{State: store.NotOurs, At: at}
@@ -108,48 +122,30 @@ func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	}
 }
 
-// Fail sets err as the error of each grant of the batch, because the call has no answer.
-func (b *Batch) Fail(grants []store.Grant, err error) {
-	for _, i := range b.Places {
+// fail sets err as the error of each grant of the batch, because the call has no answer.
+func (b *batch) fail(grants []store.Grant, err error) {
+	for _, i := range b.places {
 		grants[i] = store.Grant{Err: err}
 	}
 }
 
-// sameGroup returns the same group for all keys, because one server has all of them.
-func sameGroup(string) uint16 { return 0 }
+// MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
+const MostAtOnce = 8
 
-// Renew runs renew.lua for all claims in one call. For leases that came by hand-off, it runs
-// confirm.lua in another call.
-func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+// Renew sends the calls of all batches, at most MostAtOnce at the same time.
+func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	for _, b := range Batches(cs, sameGroup) {
-		s.renew(ctx, b, grants)
+	var work sync.WaitGroup
+	free := make(chan struct{}, MostAtOnce)
+	for _, b := range s.batches(cs) {
+		free <- struct{}{}
+		work.Go(func() {
+			s.renew(ctx, b, grants)
+			s.complete(ctx, b, grants)
+			<-free
+		})
 	}
-	return s.Renewed(ctx, cs, grants)
-}
-
-// renew sends the batch b, waits for the answer, and puts it into grants.
-func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
-	call := b.call().link()
-	call.Acked = s.acks.required()
-	text, err := s.Client.Do(ctx, call)
-	b.fillAnswer(call, text, err, s.acks, grants)
-}
-
-// Renewed completes grants, the answers to a renewal of cs. For each lease that its owner does
-// not hold any more, Renewed looks up once whether the lease was revoked.
-func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Grant) ([]store.Grant, error) {
-	all := &Batch{all: cs}
-	for i := range cs {
-		all.Places = append(all.Places, i)
-	}
-	s.lookUp(ctx, all, grants)
-	return errorOfAll(grants)
-}
-
-// errorOfAll returns the grants and no error if at least one grant has an answer. If all grants
-// have errors, it returns the first of these errors.
-func errorOfAll(grants []store.Grant) ([]store.Grant, error) {
+	work.Wait()
 	for _, g := range grants {
 		if g.Err == nil {
 			return grants, nil
@@ -161,13 +157,26 @@ func errorOfAll(grants []store.Grant) ([]store.Grant, error) {
 	return nil, grants[0].Err
 }
 
-// lookUp finds out which leases of the batch were revoked, and records this in grants. It reads
-// only the notes for owners that do not hold their leases any more. After a restart of the
-// server without data, a process loses all its leases at once, so lookUp reads all their notes
-// at the same time.
-func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
+// renew sends the batch b, waits for the answer, and puts it into grants.
+func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
+	call := b.call().link()
+	call.Acked = s.acks.required()
+	text, err := s.links.Do(ctx, call)
+	b.fill(grants, call, text, err, s.acks)
+}
+
+// complete renews the leases whose slot moves, one after the other. After that, complete finds out
+// which of the lost leases were revoked. It reads only the notes for owners that do not hold their
+// leases any more. After a restart of the server without data, a process loses all its leases at
+// once, so complete reads all their notes at the same time.
+func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
+	for _, i := range b.places {
+		if slotMoves(grants[i].Err) {
+			s.renewAlone(ctx, b.all[i], &grants[i])
+		}
+	}
 	var work sync.WaitGroup
-	for _, i := range b.Places {
+	for _, i := range b.places {
 		if grants[i].State != store.NotOurs {
 			continue
 		}
@@ -180,11 +189,68 @@ func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	work.Wait()
 }
 
+// renewAlone renews the lease of c while its slot moves, in steps of one key each, and puts the
+// answer into g. For a reader or a permit, the first step renews its part. While the part lasts, no
+// other release makes L end sooner. If L still names the same phase, or shows that permits are
+// held, after this step, nothing has removed the part.
+func (s *Store) renewAlone(ctx context.Context, c store.Claim, g *store.Grant) {
+	one := []store.Grant{{}}
+	shield, err := s.renewPart(ctx, c)
+	if err != nil {
+		*g = store.Grant{Err: err}
+		return
+	}
+	if shield != "" {
+		c.Owner = shield
+	}
+	s.renew(ctx, &batch{all: []store.Claim{c}, places: []int{0}}, one)
+	*g = one[0]
+	if g.State != store.Granted {
+		return
+	}
+	switch {
+	case shield != "" && s.kind == withReaders:
+		queued, err := runCommand(ctx, s.links, link.Renewal, "exists", QueueKey(c.Key))
+		g.Writer = err == nil && queued == "1"
+	case shield == "" && c.ByHandoff:
+		// The owner's entry leaves the queue. This step is safe, because no other token gets the
+		// key while the owner holds the lease.
+		if _, err := runCommand(ctx, s.links, link.Renewal, "zremrangebyscore", QueueKey(c.Key), "-inf", "(0"); err != nil {
+			*g = store.Grant{Err: Refused(err)} // not confirmed; the lease is renewed again later
+		}
+	}
+}
+
+// renewPart renews the part of a reader, or the permit, of the owner of c. It returns the text with
+// which L begins while the part lasts, or "" if the owner has no such part. Such an owner may hold
+// the key alone: a writer, an owner whose downgrade has no answer, or an owner to whom a Store
+// without permits has handed the key.
+func (s *Store) renewPart(ctx context.Context, c store.Claim) (shield string, err error) {
+	member, key, change := c.Owner, PermitsKey(c.Key), "lengthen"
+	switch {
+	case s.kind == withReaders && c.Fence != 0:
+		member, key, change = ReaderEntry(c), ReadersKey(c.Key), "read"
+		shield = fmt.Sprintf("%s:%d", SharedToken, c.Fence)
+	case s.kind == withPermits:
+		shield = PermitsToken
+	default:
+		return "", nil
+	}
+	part, err := partScript.Run(ctx, s.links, []string{key}, member, Millis(c.TTL), change)
+	if err == nil && part == "1" && s.kind == withPermits {
+		_, err = partScript.Run(ctx, s.links, []string{UsesKey(c.Key)}, member, Millis(c.TTL), change)
+	}
+	if err != nil || part == "0" {
+		return "", err
+	}
+	return shield, nil
+}
+
 // Revoked reads the note that break.lua leaves for the owner of c. It returns the reason of the
 // revocation, and whether there is a note. If the note cannot be read, the lease counts as lost
 // without a reason. Revoked uses GETEX, because a client may send read commands to a replica, which
 // may lag.
-func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
+func (s *Store) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
 	reason, ok = s.readNote(ctx, TombstoneKey(c.Key, c.Owner))
 	if !ok && c.Fence != 0 {
 		return s.readNote(ctx, PhaseNoteKey(c.Key, c.Fence))
@@ -192,8 +258,8 @@ func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok b
 	return reason, ok
 }
 
-func (s Single) readNote(ctx context.Context, note string) (reason string, ok bool) {
-	v, err := runCommand(ctx, s.Client, link.Renewal, "getex", note)
+func (s *Store) readNote(ctx context.Context, note string) (reason string, ok bool) {
+	v, err := runCommand(ctx, s.links, link.Renewal, "getex", note)
 	if err != nil {
 		return "", false
 	}

@@ -52,39 +52,28 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		keys   []string
 		args   []any
 	}{
-		"acquire of a held key":     {scriptWith(t, "acquire", "grant", "hand", "queue"), []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
-		"acquire_all":               {scriptWith(t, "acquire_all", "grant"), []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
-		"release":                   {scriptWith(t, "release", "grant", "hand", "queue", "once"), []string{"L", "Q", "C", "X"}, []any{token, ""}},
-		"renew":                     {scriptWith(t, "renew"), []string{"L"}, []any{token, 1000}},
-		"confirm":                   {scriptWith(t, "confirm"), []string{"L", "Q"}, []any{token, 1000}},
-		"break":                     {scriptWith(t, "break", "grant", "hand"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"free":                      {scriptWith(t, "free"), []string{"L"}, []any{token, 0}},
-		"rw_acquire, a writer":      {scriptWith(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
-		"rw_acquire, a reader":      {scriptWith(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
-		"rw_release":                {scriptWith(t, "rw_release", "grant", "hand", "readers", "queue", "once"), held("L", "Q", "R"), []any{token, 0, 0, 0, "", "", 0, token + "|-", ""}},
-		"rw_renew":                  {scriptWith(t, "rw_renew"), []string{"L", "Q", "R"}, []any{token, 1000, token + "|-", 1}},
-		"rw_downgrade":              {scriptWith(t, "rw_downgrade", "grant", "hand", "readers"), []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
-		"rw_break":                  {scriptWith(t, "rw_break", "grant", "hand", "readers"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"sem_acquire of a held key": {scriptWith(t, "sem_acquire", "grant", "hand", "permits", "queue"), []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
-		"sem_release":               {scriptWith(t, "sem_release", "grant", "hand", "permits", "once"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
-		"sem_renew":                 {scriptWith(t, "sem_renew"), []string{"L", "Q", "P", "U"}, []any{token, 1000}},
-		"sem_break":                 {scriptWith(t, "sem_break", "grant", "hand", "permits"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token, 1, "revoked:", 1000}},
+		"acquire of a held key":     {acquireScript, []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
+		"acquire_all":               {acquireAllScript, []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
+		"release":                   {releaseScript, []string{"L", "Q", "C", "X"}, []any{token, ""}},
+		"renew":                     {renewScript, []string{"L"}, []any{token, 1000}},
+		"confirm":                   {confirmScript, []string{"L", "Q"}, []any{token, 1000}},
+		"confirm of a reader":       {confirmScript, []string{"L", "Q", "R"}, []any{token + "|-|1", 1000}},
+		"confirm of a permit":       {confirmScript, []string{"L", "Q", "P", "U"}, []any{token, 1000}},
+		"break":                     {breakScript, []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"break of a permit":         {breakScript, []string{"L", "Q", "C", "P", "U", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"free":                      {freeScript, []string{"L"}, []any{token, 0}},
+		"rw_acquire, a writer":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
+		"rw_acquire, a reader":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
+		"rw_release":                {rwReleaseScript, held("L", "Q", "R"), []any{token, 0, 0, 0, "", "", 0, token + "|-", ""}},
+		"rw_downgrade":              {downgradeScript, []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
+		"sem_acquire of a held key": {semAcquireScript, []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
+		"sem_release":               {semReleaseScript, []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
 	} {
 		answer, err := c.Eval(t.Context(), call.script.Text, call.keys, call.args...).Result()
 		if err == nil || !strings.Contains(err.Error(), "READONLY") {
 			t.Errorf("%s: a replica answers %v, %v", name, answer, err)
 		}
 	}
-}
-
-// scriptWith returns the script with the given name, with the given fragments.
-func scriptWith(t *testing.T, name string, fragments ...string) Script {
-	t.Helper()
-	var texts []string
-	for _, fragment := range fragments {
-		texts = append(texts, scriptText(t, fragment))
-	}
-	return NewScript(scriptText(t, name), texts...)
 }
 
 // The counter keeps 16 digits when a block of fences crosses the end of a second: a counter with 17
@@ -125,10 +114,9 @@ func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 // of the block, and the counter.
 func acquireFree(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
 	t.Helper()
-	text := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
 	token := strings.Repeat("T", tokenBytes)
 	keys := []string{"L" + name, "Q" + name, "C" + name, "X" + name}
-	if err := c.Eval(t.Context(), text, keys, token, 60000, block).Err(); err != nil {
+	if err := c.Eval(t.Context(), acquireScript.Text, keys, token, 60000, block).Err(); err != nil {
 		t.Fatal(err)
 	}
 	lease := c.Get(t.Context(), keys[0]).Val()
@@ -150,11 +138,33 @@ func TestATombstoneIsLeftOnAFullServer(t *testing.T) {
 		t.Fatal("positive control: the server is not full:", err)
 	}
 	for key, want := range map[string]string{"X": "undone", "revoked": "revoked:stuck"} {
-		if err := c.Eval(t.Context(), scriptText(t, "undone"), []string{key}, 60000).Err(); err != nil {
+		if err := c.Eval(t.Context(), undoneScript.Text, []string{key}, 60000).Err(); err != nil {
 			t.Error(err)
 		}
 		if got := c.Get(t.Context(), key).Val(); got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+// While a slot moves, a reader whose part has run out does not read any more, but a permit that has
+// run out counts until a script takes it back.
+func TestAPartThatHasRunOut(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	for change, want := range map[string]string{"read": "0", "lengthen": "1", "end": "1"} {
+		for member, score := range map[string]float64{"over": 1, "lives": 1e15} {
+			if err := c.ZAdd(t.Context(), change, redis.Z{Score: score, Member: member}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for member, want := range map[string]string{"over": want, "lives": "1", "missing": "0"} {
+			if got := c.Eval(t.Context(), partScript.Text, []string{change}, member, 60000, change).Val(); got != want {
+				t.Errorf("%s of the part that is %s: %v, want %s", change, member, got, want)
+			}
+		}
+		if kept := c.ZScore(t.Context(), change, "lives").Val() == 1e15; kept != (change != "end") {
+			t.Errorf("%s: the longer part was kept: %v", change, kept)
 		}
 	}
 }

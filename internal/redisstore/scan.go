@@ -16,41 +16,18 @@ import (
 // pageSize is how many keys a server looks at in one step of a scan.
 const pageSize = 500
 
-// Keys returns the keys of the server that are leases or have a queue, and match the pattern.
-func (s Single) Keys(ctx context.Context, pattern string) ([]string, error) {
+// Keys returns the sorted keys of the server, or of all masters of the cluster, that are leases or
+// have a queue, and match the pattern. It scans the masters at the same time.
+func (s *Store) Keys(ctx context.Context, pattern string) ([]string, error) {
 	found := make(keySet)
-	if err := s.scan(ctx, s.server, pattern, pageSize, found.add); err != nil {
-		return nil, err
+	if s.cluster == nil {
+		if err := s.scan(ctx, s.server, pattern, pageSize, found.add); err != nil {
+			return nil, err
+		}
+		return found.sorted(), nil
 	}
-	return found.sorted(), nil
-}
-
-// Keys returns the keys of all masters that are leases or have a queue, and match the pattern.
-func (s Cluster) Keys(ctx context.Context, pattern string) ([]string, error) {
-	return s.keysOf(ctx, s.cluster, pattern)
-}
-
-// Keys returns the keys of the server, or of all masters, that are leases or have a queue, and
-// match the pattern.
-func (s readWrite) Keys(ctx context.Context, pattern string) ([]string, error) {
-	if s.cluster != nil {
-		return s.keysOf(ctx, s.cluster, pattern)
-	}
-	return s.Single.Keys(ctx, pattern)
-}
-
-// Keys returns the keys of the server, or of all masters, that are leases or have a queue, and
-// match the pattern.
-func (s semaphore) Keys(ctx context.Context, pattern string) ([]string, error) {
-	return readWrite{s.single, s.cluster}.Keys(ctx, pattern)
-}
-
-// keysOf returns the sorted keys of all masters of the cluster that match the pattern. It scans the
-// masters at the same time.
-func (s Single) keysOf(ctx context.Context, cluster ClusterClient, pattern string) ([]string, error) {
-	found := make(keySet)
 	var mu sync.Mutex
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+	err := s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 		return s.scan(ctx, master, pattern, 1, func(key string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -73,7 +50,7 @@ func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 // matches the pattern. All keys are scanned twice: for leases, which may have any name, and for
 // queues, whose names contain the names of their leases. The parameter most is the largest number
 // of keys that a script may get. On a Cluster, most is 1, because any slot may be moving.
-func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
+func (s *Store) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })
 		return s.leases(ctx, keys, most, found)
@@ -114,14 +91,14 @@ func pages(ctx context.Context, server Client, pattern, kind string, page func([
 
 // leases runs leases.lua, in calls that get at most as many keys as the parameter most allows. All
 // calls run at the same time.
-func (s Single) leases(ctx context.Context, keys []string, most int, found func(string)) error {
+func (s *Store) leases(ctx context.Context, keys []string, most int, found func(string)) error {
 	parts := slices.Collect(slices.Chunk(keys, most))
 	answers := make([]string, len(parts))
 	errs := make([]error, len(parts))
 	var calls sync.WaitGroup
 	for i, part := range parts {
 		calls.Go(func() {
-			answers[i], errs[i] = leasesScript.Run(ctx, s.Client, part)
+			answers[i], errs[i] = leasesScript.Run(ctx, s.links, part)
 			if errs[i] == nil && len(answers[i]) != len(part) {
 				errs[i] = Unreadable("leases")
 			}

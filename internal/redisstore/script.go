@@ -2,19 +2,12 @@ package redisstore
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/latchkit/latchkit/internal/link"
 )
-
-// Client has the methods of a client that a Store on Redis needs. A *redis.Client is a Client.
-type Client interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
 
 // runCommand sends the command with the given words once, by sender, and returns the answer, which
 // is one string. The second word, if there is one, is a key.
@@ -35,16 +28,27 @@ type Script struct {
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or at the line that the script reserves for them. Lua
-// creates the functions of the fragments in each run. A run that ends before that line saves this
-// cost.
-func NewScript(text string, fragments ...string) Script {
-	before, after, found := strings.Cut(text, "\n-- fragments\n")
-	if !found {
-		before, after = "", text
+// NewScript returns the script lua/name.lua of files. It puts fragments, which are other such
+// files, before the script, or at the line that the script reserves for them. Lua creates the
+// functions of the fragments in each run. A run that ends before that line saves this cost.
+func NewScript(files embed.FS, name string, fragments ...string) Script {
+	text, before := luaText(files, name), ""
+	if start, rest, found := strings.Cut(text, "\n-- fragments\n"); found {
+		before, text = start, rest
 	}
-	text = before + strings.Join(fragments, "") + after
+	for _, fragment := range fragments {
+		before += luaText(files, fragment)
+	}
+	text = before + text
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
+}
+
+func luaText(files embed.FS, name string) string {
+	text, err := files.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic(err) // no such script was compiled in
+	}
+	return string(text)
 }
 
 // withClass returns a copy of the script whose calls have the urgency of class.
@@ -112,15 +116,10 @@ func (c *Call) link() *link.Call {
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// shortWords returns the words of a call of the script. It leaves out empty words at the end of the
-// keys and at the end of the arguments, because the script takes "" or 0 for a missing word. Each
-// word costs the server as much as a line of Lua.
-func (s Script) shortWords(keys []string, args ...any) []any {
-	return s.shortWordsIn(new(link.Room), keys, args...)
-}
-
-// shortWordsIn does the work of shortWords in the memory of r.
-func (s Script) shortWordsIn(r *link.Room, keys []string, args ...any) []any {
+// shortWords returns the words of a call of the script, in the memory of r. It leaves out empty
+// words at the end of the keys and at the end of the arguments, because the script takes "" or 0
+// for a missing word. Each word costs the server as much as a line of Lua.
+func (s Script) shortWords(r *link.Room, keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]
 	}
@@ -130,107 +129,42 @@ func (s Script) shortWordsIn(r *link.Room, keys []string, args ...any) []any {
 	return s.WordsIn(r, keys, args...)
 }
 
+//go:embed lua/*.lua
+var luaFiles embed.FS
+
 var (
-	//go:embed lua/grant.lua
-	grantLua string
-	//go:embed lua/hand.lua
-	handLua string
-	//go:embed lua/queue.lua
-	queueLua string
-	//go:embed lua/once.lua
-	onceLua string
-	//go:embed lua/readers.lua
-	readersLua string
+	acquireScript    = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
+	acquireAllScript = NewScript(luaFiles, "acquire_all", "grant")
+	acquiresTogether = &link.Together{Script: link.NewScript(luaText(luaFiles, "acquire_each")), Keys: 4, Args: []int{0, 1, 2, 4}}
+	rwAcquireScript  = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
+	semAcquireScript = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
 
-	//go:embed lua/acquire.lua
-	acquireLua string
-	//go:embed lua/acquire_each.lua
-	acquireEachLua string
-	//go:embed lua/acquire_all.lua
-	acquireAllLua string
-	//go:embed lua/renew.lua
-	renewLua string
-	//go:embed lua/confirm.lua
-	confirmLua string
-	//go:embed lua/free.lua
-	freeLua string
-	//go:embed lua/undone.lua
-	undoneLua string
-	//go:embed lua/release.lua
-	releaseLua string
-	//go:embed lua/release_each.lua
-	releaseEachLua string
-	//go:embed lua/break.lua
-	breakLua string
-	//go:embed lua/inspect.lua
-	inspectLua string
-	//go:embed lua/leases.lua
-	leasesLua string
-	//go:embed lua/waiters.lua
-	waitersLua string
-	//go:embed lua/raise_fence.lua
-	raiseFenceLua string
+	releaseScript    = NewScript(luaFiles, "release", "grant", "hand", "queue", "once").withClass(link.Release)
+	releasesTogether = &link.Together{Script: link.NewScript(luaText(luaFiles, "release_each")), Keys: 2, Args: []int{0}}
+	rwReleaseScript  = NewScript(luaFiles, "rw_release", "grant", "hand", "queue", "once", "readers").withClass(link.Release)
+	semReleaseScript = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
+	freeScript       = NewScript(luaFiles, "free").withClass(link.Release)
+	undoneScript     = NewScript(luaFiles, "undone").withClass(link.Release)
 
-	//go:embed lua/rw_acquire.lua
-	rwAcquireLua string
-	//go:embed lua/rw_renew.lua
-	rwRenewLua string
-	//go:embed lua/rw_part.lua
-	rwPartLua string
-	//go:embed lua/rw_release.lua
-	rwReleaseLua string
-	//go:embed lua/rw_downgrade.lua
-	rwDowngradeLua string
-	//go:embed lua/rw_break.lua
-	rwBreakLua string
-	//go:embed lua/rw_inspect.lua
-	rwInspectLua string
+	renewScript     = NewScript(luaFiles, "renew").withClass(link.Renewal)
+	confirmScript   = NewScript(luaFiles, "confirm").withClass(link.Renewal)
+	partScript      = NewScript(luaFiles, "part").withClass(link.Renewal)
+	downgradeScript = NewScript(luaFiles, "rw_downgrade", "grant", "hand", "readers")
 
-	//go:embed lua/permits.lua
-	permitsLua string
-	//go:embed lua/sem_acquire.lua
-	semAcquireLua string
-	//go:embed lua/sem_release.lua
-	semReleaseLua string
-	//go:embed lua/sem_renew.lua
-	semRenewLua string
-	//go:embed lua/sem_part.lua
-	semPartLua string
-	//go:embed lua/sem_use.lua
-	semUseLua string
-	//go:embed lua/sem_break.lua
-	semBreakLua string
-	//go:embed lua/sem_inspect.lua
-	semInspectLua string
-
-	acquireScript    = NewScript(acquireLua, grantLua, handLua, queueLua)
-	acquireAllScript = NewScript(acquireAllLua, grantLua)
-	renewScript      = NewScript(renewLua).withClass(link.Renewal)
-	confirmScript    = NewScript(confirmLua).withClass(link.Renewal)
-	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).withClass(link.Release)
-	acquiresTogether = &link.Together{Script: link.NewScript(acquireEachLua), Keys: 4, Args: []int{0, 1, 2, 4}}
-	releasesTogether = &link.Together{Script: link.NewScript(releaseEachLua), Keys: 2, Args: []int{0}}
-	freeScript       = NewScript(freeLua).withClass(link.Release)
-	undoneScript     = NewScript(undoneLua).withClass(link.Release)
-	breakScript      = NewScript(breakLua, grantLua, handLua)
-	inspectScript    = NewScript(inspectLua)
-	leasesScript     = NewScript(leasesLua)
-	waitersScript    = NewScript(waitersLua, grantLua, handLua)
-	raiseFenceScript = NewScript(raiseFenceLua)
-
-	rwAcquireScript   = NewScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
-	rwRenewScript     = NewScript(rwRenewLua).withClass(link.Renewal)
-	rwPartScript      = NewScript(rwPartLua).withClass(link.Renewal)
-	rwReleaseScript   = NewScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua).withClass(link.Release)
-	rwDowngradeScript = NewScript(rwDowngradeLua, grantLua, handLua, readersLua)
-	rwBreakScript     = NewScript(rwBreakLua, grantLua, handLua, readersLua)
-	rwInspectScript   = NewScript(rwInspectLua)
-
-	semAcquireScript = NewScript(semAcquireLua, grantLua, handLua, queueLua, permitsLua)
-	semReleaseScript = NewScript(semReleaseLua, grantLua, handLua, onceLua, permitsLua).withClass(link.Release)
-	semRenewScript   = NewScript(semRenewLua).withClass(link.Renewal)
-	semPartScript    = NewScript(semPartLua).withClass(link.Renewal)
-	semUseScript     = NewScript(semUseLua).withClass(link.Renewal)
-	semBreakScript   = NewScript(semBreakLua, grantLua, handLua, permitsLua)
-	semInspectScript = NewScript(semInspectLua)
+	breakScript      = NewScript(luaFiles, "break", "grant", "hand", "readers", "permits")
+	inspectScript    = NewScript(luaFiles, "inspect")
+	leasesScript     = NewScript(luaFiles, "leases")
+	waitersScript    = NewScript(luaFiles, "waiters", "grant", "hand")
+	raiseFenceScript = NewScript(luaFiles, "raise_fence")
 )
+
+// ScriptTexts maps the name of each script to the text that a server gets. Tests and benchmarks
+// use the texts without a Store.
+var ScriptTexts = map[string]string{
+	"acquire": acquireScript.Text, "acquire_each": acquiresTogether.Script.Text(), "acquire_all": acquireAllScript.Text,
+	"rw_acquire": rwAcquireScript.Text, "sem_acquire": semAcquireScript.Text,
+	"release": releaseScript.Text, "release_each": releasesTogether.Script.Text(),
+	"rw_release": rwReleaseScript.Text, "sem_release": semReleaseScript.Text,
+	"renew": renewScript.Text, "confirm": confirmScript.Text, "part": partScript.Text,
+	"break": breakScript.Text, "inspect": inspectScript.Text, "raise_fence": raiseFenceScript.Text, "rw_downgrade": downgradeScript.Text,
+}

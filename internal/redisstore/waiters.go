@@ -20,7 +20,7 @@ type Entry struct {
 }
 
 // Queue runs waiters.lua, and returns the waiters in the key's queue.
-func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
+func (s *Store) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	_, entries, err := s.Entries(ctx, key)
 	if err != nil {
 		return nil, err
@@ -30,11 +30,6 @@ func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 		line.Add(e, waiterOf(e.Rest))
 	}
 	return line.Waiters, nil
-}
-
-// Queue runs waiters.lua, as Single does, because the queues have the same form.
-func (s semaphore) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
-	return s.single.Queue(ctx, key)
 }
 
 // waiterOf returns the waiter that rest describes: hand-ms|mode|block|once|metadata. For a permit
@@ -91,8 +86,8 @@ func (l *Line) Add(e Entry, w store.Waiter) {
 }
 
 // Entries returns the time of the server's clock, and the entries of the key's queue, in order.
-func (s Single) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
-	text, err := waitersScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
+func (s *Store) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
+	text, err := waitersScript.Run(ctx, s.links, []string{key, QueueKey(key)})
 	if err != nil {
 		return at, nil, err
 	}

@@ -33,6 +33,7 @@ var (
 //	-- KEYS: lease L · done mark D           two
 //	-- KEYS: lease L · [done mark D]         one or two
 //	-- ARGV: for each lease: token · ttl     two for each lease; "leases L1 … Ln" is one for each
+//	-- KEYS: for each lease: L · [queue Q]   one for each lease, or two for each
 //	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
 //
 // Counts skips the fragments before the script's own header. Fragments have headers of their own.
@@ -78,22 +79,24 @@ func countOf(list string) Count {
 // allows reports whether a caller may pass n keys or arguments.
 func (c Count) allows(n, leases int) bool {
 	if c.Each {
-		return n == leases*c.Max+c.After
+		each := (n - c.After) / leases
+		return n == leases*each+c.After && c.Min <= each && each <= c.Max
 	}
 	return c.Min <= n && n <= c.Max
 }
 
 func (c Count) String() string {
-	switch {
-	case c.Each:
-		if c.After > 0 {
-			return fmt.Sprintf("%d for each lease and %d", c.Max, c.After)
-		}
-		return fmt.Sprintf("%d for each lease", c.Max)
-	case c.Min < c.Max:
-		return fmt.Sprintf("%d to %d", c.Min, c.Max)
+	text := strconv.Itoa(c.Max)
+	if c.Min < c.Max {
+		text = fmt.Sprintf("%d to %d", c.Min, c.Max)
 	}
-	return strconv.Itoa(c.Max)
+	if c.Each {
+		text += " for each lease"
+	}
+	if c.After > 0 {
+		text += fmt.Sprintf(" and %d", c.After)
+	}
+	return text
 }
 
 // scriptCheck is a hook that fails the test if a script gets another number of KEYS or ARGV than
@@ -169,9 +172,12 @@ func badCall(words []any) string {
 		return ""
 	}
 	nArgv, leases := len(words)-3-nKeys, 1
-	if keys.Each {
+	if keys.Each && keys.Min == keys.Max {
 		leases = (nKeys - keys.After) / keys.Max
+	} else if argv.Each {
+		leases = (nArgv - argv.After) / argv.Max
 	}
+	leases = max(leases, 1)
 	if keys.allows(nKeys, leases) && argv.allows(nArgv, leases) {
 		return ""
 	}

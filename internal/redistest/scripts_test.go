@@ -8,6 +8,7 @@ import (
 const (
 	fragmentLua = "-- part.lua: count.\n--\n-- fragment: count(ttl)\n-- KEYS: lease L · counter C\n-- returns: nothing\n"
 	plainLua    = "-- plain.lua: take it.\n--\n-- KEYS: lease L · [done mark\n--       D]\n-- ARGV: none\nreturn 1\n"
+	someLua     = "-- some.lua: take them.\n--\n-- KEYS: for each lease: lease L · [queue Q]\n-- ARGV: for each lease: token · ttl\nreturn 1\n"
 	manyLua     = "-- many.lua: take them.\n--\n-- KEYS: leases L1 … Ln\n-- ARGV: for each lease: token · ttl\nreturn 1\n"
 )
 
@@ -26,6 +27,10 @@ func TestScriptCallsMatchTheirHeaders(t *testing.T) {
 		{plainLua, 1, 1, "1 ARGV"},
 		{manyLua, 3, 6, ""},
 		{manyLua, 3, 5, "3 KEYS and 5 ARGV, but its header lists 1 for each lease and 2 for each lease"},
+		{someLua, 2, 4, ""},
+		{someLua, 4, 4, ""},
+		{someLua, 3, 4, "3 KEYS and 4 ARGV, but its header lists 1 to 2 for each lease and 2 for each lease"},
+		{someLua, 6, 4, "6 KEYS"},
 		{"return 1", 3, 5, ""},
 	} {
 		words := append([]any{"eval", c.text, c.keys}, make([]any, c.keys+c.argv)...)

@@ -11,19 +11,19 @@
 -- the key is held. P and U outlive L by a minute, so that a script can find a permit that lapsed
 -- unconfirmed, even if it was the last permit.
 --
--- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
---   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); they keep their
+-- fragment: look(now, stamp, counter, lease) · fits(w, n) · take(e, ms, handed) · leave(token) ·
+--   confirm(token, use, ms) · reap() · supply(own, ms) · settle() · earliest(); they keep their
 --   state in all
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U
--- returns: fits: whether w units of n can be granted · enter: the first fence and the number of
+-- returns: fits: whether w units of n can be granted · take: the first fence and the number of
 --   reserved fences · leave: the inbox of a permit that was handed over and never confirmed,
---   otherwise false · serve: the first fence and the number of fences of own, nil when own was not
+--   otherwise false · supply: the first fence and the number of fences of own, nil when own was not
 --   served · earliest: the ms until the next permit runs out · the others: nothing
 -- idempotent: confirm only lengthens, and leave removes what exists. A script may use the other
 --   functions only if its second execution does not reach them. The script has checked the types of
 --   all keys, because nothing here may fail half-way.
--- first write: in enter, SET C. If the script has not written before, a full server refuses this
---   SET. In leave, reap and serve, ZREM or DEL, which a full server accepts. The callers of settle
+-- first write: in take, SET C. If the script has not written before, a full server refuses this
+--   SET. In leave, reap and supply, ZREM or DEL, which a full server accepts. The callers of settle
 --   have written before.
 local all = {}
 
@@ -83,7 +83,7 @@ local function put(token, use, w, n, ms)
   all.limit, all.held, all.extra, all.changed = math.min(all.limit, n), all.held + 1, all.extra + w - 1, true
 end
 
-local function enter(e, ms, handed)
+local function take(e, ms, handed)
   usable(all.counter)
   local fence, block, last = mint(all.now, all.stamp, all.counter, e.block)
   redis.call('SET', KEYS[3], last)
@@ -233,21 +233,21 @@ end
 
 -- handed grants a permit to a waiter and notifies the waiter.
 local function handed(e)
-  local fence, block = enter(e, e.ms, true)
+  local fence, block = take(e, e.ms, true)
   if e.inbox ~= '-' then -- if the ACL forbids the message, the message is lost, and the waiter asks again
     publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
       (all.by or '') .. ' ' .. KEYS[1])
   end
 end
 
--- serve grants units to the waiters in their order, until the free units do not suffice for the
--- head. The parameter own is the token that asks: its permit lasts for ms, and serve does not
+-- supply grants units to the waiters in their order, until the free units do not suffice for the
+-- head. The parameter own is the token that asks: its permit lasts for ms, and supply does not
 -- notify it. A waiter that wants the key alone gets it when no unit is in use. After 64 waiters,
--- serve notifies the new head and stops, so that the script stays short. The new head then asks,
+-- supply notifies the new head and stops, so that the script stays short. The new head then asks,
 -- and the script of its request serves the next waiters.
-local function serve(own, ms)
+local function supply(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
-  while not exhausted(all.counter) do -- enter would refuse half-way; the waiters learn the reason when they ask
+  while not exhausted(all.counter) do -- take would refuse half-way; the waiters learn the reason when they ask
     local e = first()
     if not e then
       break
@@ -258,7 +258,7 @@ local function serve(own, ms)
     elseif e.w and fits(e.w, e.n) then
       redis.call('ZREM', KEYS[2], e.entry)
       if e.token == own then
-        fence, block = enter(e, ms, false)
+        fence, block = take(e, ms, false)
       else
         handed(e)
         served, inbox = served + 1, e.inbox

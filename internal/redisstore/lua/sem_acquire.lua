@@ -83,7 +83,7 @@ if not all.alone and not all.broken then
   end
   if redis.call('EXISTS', KEYS[2]) == 1 then -- no token overtakes the queue
     redis.call('GETEX', KEYS[1])
-    fence, block = serve(token, ARGV[2])
+    fence, block = supply(token, ARGV[2])
   end
   local w, n = tonumber(ARGV[4]), tonumber(ARGV[5])
   if not fence and fits(w, n) then
@@ -92,7 +92,7 @@ if not all.alone and not all.broken then
       usable(all.counter)
     end
     if redis.call('EXISTS', KEYS[2]) == 0 then
-      fence, block = enter({token = token, inbox = '-', w = w, n = n, block = ARGV[3], metadata = metadata}, ARGV[2], false)
+      fence, block = take({token = token, inbox = '-', w = w, n = n, block = ARGV[3], metadata = metadata}, ARGV[2], false)
     end
   end
 end

@@ -89,7 +89,7 @@ if not all.alone and not all.broken then
   end
   if redis.call('EXISTS', KEYS[2]) == 1 then
     redis.call('GETEX', KEYS[1])
-    serve(nil)
+    supply(nil)
   end
 end
 settle()

@@ -1,0 +1,253 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// Acquire asks for a lease, for a reader's part or for a permit, and returns the grant in the
+// server's answer.
+func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	q, err := s.acquire(c)
+	if err != nil {
+		return store.Grant{}, err
+	}
+	return q.ask(ctx, s.links)
+}
+
+// acquire returns an acquire of c that was not sent yet. If the claim has an inbox, acquire marks
+// the inbox as used.
+func (s *Store) acquire(c store.Claim) (*question, error) {
+	if c.Inbox != "" && s.cluster != nil && s.inbox != nil {
+		s.inbox.markUsed(c.Key)
+	}
+	if s.kind == withPermits {
+		if c = withLimit(c); c.Weight > c.Limit {
+			return nil, &store.Refusal{Err: fmt.Errorf("%w: %d units can never be free, because the limit is %d; lower the Weight or raise the Limit", store.ErrUnsupported, c.Weight, c.Limit)}
+		}
+	}
+	waits, done, once := "", "", ""
+	if c.Queue {
+		waits = waiterPart(c)
+	}
+	if c.OnceFor > 0 {
+		done, once = DoneKey(c.Key), "1"
+	}
+	block := max(c.FenceCount, 1)
+	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
+	switch s.kind {
+	case withReaders:
+		reader := "0"
+		if c.Mode == store.Shared {
+			reader = "1"
+		}
+		q := s.question(rwAcquireScript, c.Key, readAcquire, 0)
+		q.Words = rwAcquireScript.Words(
+			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key)},
+			c.Owner, Millis(c.TTL), int64(block), AsksOnce(c), c.Metadata, waits, ReaderEntry(c), reader)
+		return q, nil
+	case withPermits:
+		q := s.question(semAcquireScript, c.Key, readAcquire, block)
+		q.Words = semAcquireScript.shortWords(&q.room,
+			[]string{c.Key, queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), tombstone, done},
+			c.Owner, Millis(c.TTL), int64(block), int64(c.Weight), int64(c.Limit), waits, c.Metadata, once)
+		return q, nil
+	}
+	q := s.question(acquireScript, c.Key, readAcquire, block)
+	q.Words = acquireScript.shortWords(&q.room,
+		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
+		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
+	if once == "" {
+		q.Together = acquiresTogether
+	}
+	return q, nil
+}
+
+// withLimit returns c with a Limit and a Weight, because the scripts of permits need both.
+func withLimit(c store.Claim) store.Claim {
+	c.Limit, c.Weight = max(c.Limit, 1), max(c.Weight, 1)
+	return c
+}
+
+// question returns a question without words, which calls a script for the key. The script grants a
+// lease, the function read parses its answer, and block is the number of fences that the call asks
+// for. If replicas must acknowledge the lease, the call waits for them.
+func (s *Store) question(script Script, key string, read readAnswer, block int) *question {
+	q := newQuestion(script, key, read)
+	q.acks, q.Acked, q.block = s.acks, s.acks.required(), block
+	return q
+}
+
+// readAnswer parses an answer to a question.
+type readAnswer func(q *question, text string) (store.Grant, error)
+
+func newQuestion(script Script, key string, read readAnswer) *question {
+	q := &question{read: read}
+	q.Script, q.Class, q.Key = script.Script, script.class, key
+	return q
+}
+
+// readAcquire returns the grant that text, the answer to the acquire q, contains.
+func readAcquire(q *question, text string) (store.Grant, error) {
+	g, ok := freshGrantOf(text, q.block)
+	if !ok {
+		g, ok = grantOf(text)
+	}
+	if !ok {
+		return store.Grant{}, Unreadable("acquire")
+	}
+	return g, nil
+}
+
+// freshGrantOf returns the grant that text contains, if text is the answer to an acquire that has
+// found the key free and got all fences that it asked for. Otherwise it returns false.
+func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
+	at, text, _ := strings.Cut(text, " ")
+	micros, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return g, false
+	}
+	fence, err := strconv.ParseUint(text, 10, 64)
+	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
+}
+
+// grantOf returns the grant that text contains, and false if text has another form. The text
+// answers an acquire, an acquire that was sent with a release, or a release that freed nothing.
+func grantOf(text string) (g store.Grant, ok bool) {
+	r := Reply{text}
+	state := r.Word()
+	g.At = r.Time()
+	switch state {
+	case "granted", "entered":
+		_ = r.Word() // the PTTL, which is not needed, because the local clock counts the time that is left
+		if state == "entered" {
+			g.Writer = r.Word() == "1"
+		}
+		h, ok := ParseLease(r.Rest)
+		g.State, g.Fence, g.FenceCount = store.Granted, h.Fence, h.Block
+		return g, ok
+	case "busy":
+		left := r.Duration()
+		g.State, g.Place, g.NotListening = store.Busy, int(r.Integer()), r.Word() == "0"
+		g.Holder = holderOf(r.Rest, left)
+	case "undone":
+		g.State = store.Undone
+	case "revoked":
+		g.State, g.Reason = store.Revoked, r.Rest
+	case "done":
+		g.State = store.Done
+	case "not-ours":
+		g.State = store.NotOurs
+	}
+	return g, g.State != 0
+}
+
+// waiterPart returns the middle part of the entry of c in the queue. This part describes how the
+// claim waits. In the entry, the token comes before this part, and the metadata after it.
+func waiterPart(c store.Claim) string {
+	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
+		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
+}
+
+// modeOf returns the mode in the queue entry of c: 0 for a claim that wants the key alone, 1 for a
+// reader, w/n for w of n units.
+func modeOf(c store.Claim) string {
+	if c.Limit > 0 {
+		return strconv.Itoa(max(c.Weight, 1)) + "/" + strconv.Itoa(c.Limit)
+	}
+	return strconv.Itoa(int(c.Mode))
+}
+
+// QueueEntry returns the entry of the claim c in the queue:
+// token|inbox|hand-ms|mode|block|once|metadata. The entry must not change while the token lives.
+func QueueEntry(c store.Claim) string { return c.Owner + "|" + waiterPart(c) + "|" + c.Metadata }
+
+// AsksOnce returns "1" when the claim c asks whether its work is done already, otherwise "0".
+func AsksOnce(c store.Claim) string {
+	if c.OnceFor > 0 {
+		return "1"
+	}
+	return "0"
+}
+
+// ReaderEntry returns the entry of the claim c in R. The entry must not change while the token
+// lives.
+func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
+
+// acquireAll runs acquire_all.lua. On a cluster, the keys must be in one slot, because keys of
+// several slots cannot be taken in one step.
+func (s *Store) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
+	for i := range cs {
+		if s.cluster != nil && SlotOf(cs[i].Key) != SlotOf(cs[0].Key) {
+			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that are locked together the same {hash tag}", store.ErrUnsupported, cs[0].Key, cs[i].Key)}
+		}
+	}
+	keys := make([]string, 0, 5*len(cs))
+	args := make([]any, 0, 5*len(cs))
+	for _, c := range cs {
+		keys = append(keys, c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key))
+		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
+	}
+	q := s.question(acquireAllScript, keys[0], nil, 0)
+	q.Words = acquireAllScript.Words(keys, args...)
+	v, err := s.links.Do(ctx, &q.Call)
+	if err != nil {
+		return nil, Refused(err)
+	}
+	var short error
+	if q.Acked {
+		short = s.acks.checkCount(q.Acks())
+	}
+	r := Reply{v}
+	grants := make([]store.Grant, len(cs))
+	for i := range grants {
+		text, ok := r.countedPart()
+		if !ok {
+			return nil, Unreadable("acquire_all")
+		}
+		if grants[i], ok = grantOf(text); !ok {
+			return nil, Unreadable("acquire_all")
+		}
+		if short != nil && grants[i].State == store.Granted {
+			return nil, short
+		}
+	}
+	return grants, nil
+}
+
+// downgrade runs rw_downgrade.lua for the claim c, and returns the grant in its answer.
+func (s *Store) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
+	q := s.question(downgradeScript, c.Key, readDowngrade, 0)
+	q.Words = downgradeScript.Words(
+		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
+		c.Owner, Millis(c.TTL), ReaderEntry(c), strconv.FormatUint(c.Fence, 10))
+	g, err := q.ask(ctx, s.links)
+	switch g.State {
+	case store.Granted:
+		g.Fence, g.FenceCount = c.Fence, 1
+	case store.NotOurs:
+		if reason, ok := s.Revoked(ctx, c); ok {
+			g.State, g.Reason = store.Revoked, reason
+		}
+	default:
+	}
+	return g, err
+}
+
+// readDowngrade returns the grant that text, the answer to a downgrade, contains.
+func readDowngrade(_ *question, text string) (store.Grant, error) {
+	r := Reply{text}
+	switch ours, at := r.Word(), r.Time(); ours {
+	case "1":
+		return store.Grant{State: store.Granted, At: at, Writer: r.Rest == "1"}, nil
+	case "0":
+		return store.Grant{State: store.NotOurs, At: at}, nil
+	}
+	return store.Grant{}, Unreadable("downgrade")
+}

@@ -1,0 +1,135 @@
+// Package redisstore has the Stores on one Redis server, on a server that Sentinel picks, and on a
+// Redis Cluster. Each step is a script in folder lua, sent once.
+package redisstore
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// New returns the Store of one server or of a cluster. Each key has one owner at a time. The Store
+// is also a Notifier if the client can subscribe.
+func New(c Client, cfg Settings) (store.Store, error) { return open(c, cfg, forOne) }
+
+// NewReadWrite does the work of New for a Store with readers.
+func NewReadWrite(c Client, cfg Settings) (store.Store, error) { return open(c, cfg, withReaders) }
+
+// NewSemaphore does the work of New for a Store with permits.
+func NewSemaphore(c Client, cfg Settings) (store.Store, error) { return open(c, cfg, withPermits) }
+
+// Client has the methods of a client that a Store on Redis needs. A *redis.Client is a Client.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// FailsOver reports whether the client c continues with another server when its server is down.
+func FailsOver(c Client) bool {
+	switch c := c.(type) {
+	case *redis.ClusterClient:
+		return true
+	case interface{ FailsOver() bool }: // a client of another library
+		return c.FailsOver()
+	case interface{ Options() *redis.Options }:
+		// go-redis puts this text in place of the address, because only Sentinel knows the address.
+		return c.Options().Addr == "FailoverClient"
+	}
+	return false
+}
+
+// ClusterClient is a client of a Redis Cluster. A *redis.ClusterClient is a ClusterClient.
+type ClusterClient interface {
+	link.Cluster
+	pipeliner
+}
+
+var _ ClusterClient = (*redis.ClusterClient)(nil)
+
+// slotMoves reports whether err shows that a script was refused because its slot is moving. While a
+// slot moves, some of the script's keys may be on the old node and some on the new node.
+func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err) }
+
+// Settings are the settings of a Store on Redis.
+type Settings struct {
+	Acks Acks        // the acknowledgements that each lease needs
+	Warn func(error) // called with the refusal that ends an undo; may be nil
+}
+
+// kind is what a Store grants besides leases for one owner alone.
+type kind uint8
+
+const (
+	forOne kind = iota
+	// With readers, L has the fence of a phase while readers hold the key. The sorted set R then
+	// has an entry with an expiry for each reader.
+	withReaders
+	// With permits, L shows that the key is taken while permits are held. The sorted set P has an
+	// entry with an expiry for each permit, and the hash U has the use of each permit. A claim
+	// without a Limit is a claim with Limit 1.
+	withPermits
+)
+
+// Store has the steps of the Stores on one server and on a Redis Cluster. Each slot of a cluster is
+// served as one server would serve the slot. All keys of a lock are in one slot, so the lock's
+// scripts run on the node that serves the slot. A ClusterClient finds the node by the first key,
+// and follows the slot when it moves.
+//
+// While a slot moves, its keys are on the old node or on the new one. A node refuses a script that
+// names several keys (TRYAGAIN) while one of the keys is not on this node. So a new lease must wait
+// until the slot has moved. But held leases are renewed and released in steps of one key each,
+// because such a step finds its key on either node.
+type Store struct {
+	kind    kind
+	links   *link.Links
+	server  Client
+	cluster ClusterClient  // nil: one server
+	acks    Acks           // the acknowledgements that leases need
+	inbox   *Subscriptions // nil: the client cannot subscribe
+}
+
+// Attach returns the Store of one server or of a cluster, without a subscription. The Store sends
+// its calls over the given links, which lead to the server of c.
+func Attach(c Client, links *link.Links) *Store {
+	s := &Store{server: c, links: links}
+	s.cluster, _ = c.(ClusterClient)
+	return s
+}
+
+// Capabilities returns what a Store of this kind can do besides its steps.
+func (s *Store) Capabilities() store.Capabilities {
+	can := store.Capabilities{
+		CarriesNext: s.kind != withPermits, Permits: s.kind == withPermits,
+		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
+		// because no replica has acknowledged this grant.
+		NeedsConfirmation: s.acks.required(),
+		Inspect:           s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
+	}
+	if s.inbox != nil {
+		can.Notifier = s.inbox
+	}
+	switch s.kind {
+	case forOne:
+		can.AcquireAll = s.acquireAll
+	case withReaders:
+		can.Downgrade = s.downgrade
+	default:
+	}
+	return can
+}
+
+func open(c Client, cfg Settings, k kind) (store.Store, error) {
+	if err := cfg.Acks.checkClient(c); err != nil {
+		return nil, err
+	}
+	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}))
+	s.kind, s.acks = k, cfg.Acks
+	if s.cluster != nil {
+		s.inbox = NewShardSubscriptions(s.cluster)
+	} else if sub, ok := SubscriberOf(c); ok {
+		s.inbox = NewSubscription(sub, NewChannel())
+	}
+	return s, nil
+}
