@@ -136,19 +136,6 @@ func (t *count) record(n *node, g store.Grant, err error) {
 // recordAnswer counts the answer a.
 func (t *count) recordAnswer(a answer[store.Grant]) { t.record(t.quorum.nodes[a.node], a.value, a.err) }
 
-// collect takes answers of f until they decide the step, and returns the result.
-func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
-	defer f.stop()
-	for !t.decided() {
-		a, ok := f.next()
-		if !ok {
-			break
-		}
-		t.recordAnswer(a)
-	}
-	return t.result(f.silentErrors)
-}
-
 // decided reports whether no further answer can change the result.
 func (t *count) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
