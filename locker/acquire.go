@@ -136,20 +136,20 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	return lease, nil
 }
 
-// isPrivate reports whether no other goroutine can still refer to an acquisition that has got a
-// lease. Usually this is true: the cohort has removed the waiter before it sent the turn. The
-// post has deleted the mailbox, because the token now holds the key. A Store gets only the
-// claim. isPrivate returns false for readers and permits, because several acquisitions share
-// their leases. It also returns false when the ticket is part of another acquisition.
-func (a *acquisition) isPrivate() bool {
-	return a.caller.rule.Mode == Exclusive && a.caller.rule.Limit == 0 && a.ticket == &a.own
-}
-
-// recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This
-// memory is a quarter of what a lock allocates. It includes the channel "turn". A channel that was
-// made in a testing/synctest bubble must stay in the bubble, so each Engine reuses only its own
-// channels.
+// recycle keeps the memory of an acquisition that has got a lease for a later acquisition of the
+// same Engine. This memory is a quarter of what a lock allocates. It includes the channel "turn". A
+// channel that was made in a testing/synctest bubble must stay in the bubble, so each Engine reuses
+// only its own channels.
+//
+// No other goroutine can still refer to the acquisition of a lock: the cohort has removed the
+// waiter before it sent the turn. The post has deleted the mailbox, because the token now holds the
+// key. A Store gets only the claim. The own ticket was not handed over, because only a leader
+// without a lease does that. Readers and permits are not recycled, because several acquisitions
+// share their leases.
 func (a *acquisition) recycle() {
+	if a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 {
+		return
+	}
 	e, spare := a.caller.engine, a.spare
 	if a.turn != nil {
 		spare = a.turn // the channel is empty, because the waiter has received its only turn
@@ -213,8 +213,8 @@ func (a *acquisition) start() (*Lease, error) {
 			return nil, err
 		}
 	}
-	a.prepare()
-	return a.lead(nil)
+	a.ticket.prepare(&a.caller, a.cohort != nil)
+	return a.goOn(a.ask())
 }
 
 // describe determines the metadata of the lease, once, and signs it.

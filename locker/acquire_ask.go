@@ -8,15 +8,6 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lead asks the Store until there is a lease or a reason to stop. If q is not nil, q is a
-// question that is on its way already.
-func (a *acquisition) lead(q *calls.Future) (*Lease, error) {
-	if q != nil {
-		return a.goOn(a.awaitAnswer(q))
-	}
-	return a.goOn(a.ask())
-}
-
 // goOn returns (lease, err) if it has a lease or an error. Otherwise it waits and asks again
 // until there is a lease or an error.
 func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
@@ -76,10 +67,12 @@ func (a *acquisition) awaitAnswer(q *calls.Future) (*Lease, error) {
 				w.timer, w.bell = timer.C, nil
 			}
 		case timerFired:
-			if e, granted := a.caller.engine.post.grantIn(&a.ticket.box); granted && a.isCertain(e) {
-				q.Abandon()
-				a.ticket.token.endCall(callLost)
-				return a.takeGrant(e)
+			if e, granted := a.caller.engine.post.grantIn(&a.ticket.box); granted {
+				if _, certain := a.ticket.grantTime(a.caller.engine, e); certain {
+					q.Abandon()
+					a.ticket.token.endCall(callLost)
+					return a.takeGrant(e)
+				}
 			}
 		case silenceOver:
 			return nil, a.abandonQuestion(q, errNoAnswer, wasCurrent)
@@ -120,7 +113,7 @@ func (a *acquisition) handleAnswer(g store.Grant) (*Lease, error) {
 	a.ticket.token.endCall(a.ticket.eventOf(g))
 	switch g.State {
 	case store.Granted:
-		a.confirmHandoff(g.Fence)
+		a.waiting.confirmHandoff(&a.caller, a.ticket, g.Fence)
 		return a.newLease(g, a.ticket.sentAt, 0)
 	case store.Busy:
 		a.noteBusy(g)

@@ -35,44 +35,43 @@ type ticket struct {
 	rushed       int // the number of questions that followed without a pause
 }
 
-// prepare makes the ticket ready for its first acquire. The ticket queues at the server if the rule
-// allows that and this process receives messages. It also queues at a Store without messages, which
-// may keep its waiters in order too. A waiter asks such a Store again and again.
-func (a *acquisition) prepare() {
-	a.ticket.claim = store.Claim{
-		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
-		Limit: a.caller.rule.Limit, Weight: a.caller.rule.Weight, Metadata: a.caller.meta, OnceFor: a.caller.rule.OnceFor,
+// newClaim returns a claim of the caller with a new token, which does not queue.
+func (c *caller) newClaim() store.Claim {
+	return store.Claim{
+		Key: c.key(), Owner: rand.Text(), Mode: c.rule.Mode, TTL: c.rule.leaseTTL(), FenceCount: 1,
+		Limit: c.rule.Limit, Weight: c.rule.Weight, Metadata: c.meta, OnceFor: c.rule.OnceFor,
 	}
-	if a.cohort != nil && a.caller.rule.Mode == Exclusive {
-		a.ticket.claim.FenceCount = a.caller.engine.cfg.handoffs
+}
+
+// prepare makes the ticket ready for the first acquire of the caller c. It reserves a block of
+// fences if c shares its hold. The ticket queues at the server if the rule allows that and this
+// process receives messages. It also queues at a Store without messages, which may keep its waiters
+// in order too. A waiter asks such a Store again and again.
+func (t *ticket) prepare(c *caller, shares bool) {
+	if t.claim = c.newClaim(); shares && c.rule.Mode == Exclusive {
+		t.claim.FenceCount = c.engine.cfg.handoffs
 	}
-	if !a.caller.engine.cfg.queue {
-		return
-	}
-	p := &a.caller.engine.post
-	if a.caller.rule.Wait == NoWait {
-		if a.caller.rule.Mode == Shared {
-			a.ticket.expectAt(a.caller.engine, p.inbox(a.ticket.claim.Key))
-		}
-		return
-	}
-	if inbox := p.inbox(a.ticket.claim.Key); p.notifier == nil || inbox != "" {
-		a.prepareQueue(inbox) // otherwise listen subscribes when the first question finds the key busy
+	p := &c.engine.post
+	switch inbox := p.inbox(t.claim.Key); {
+	case !c.engine.cfg.queue:
+	case c.rule.Wait != NoWait && (p.notifier == nil || inbox != ""):
+		t.prepareQueue(c, inbox) // without an inbox, listen subscribes when the first question finds the key busy
+	case c.rule.Wait == NoWait && c.rule.Mode == Shared:
+		t.expectAt(c.engine, inbox)
 	}
 }
 
 // prepareQueue prepares the ticket for the queue at the server. It makes the post expect the
 // ticket's grant at inbox. "" means no inbox.
-func (a *acquisition) prepareQueue(inbox string) {
-	c := &a.ticket.claim
-	c.Queue, c.HandoffTTL = true, c.TTL
+func (t *ticket) prepareQueue(c *caller, inbox string) {
+	t.claim.Queue, t.claim.HandoffTTL = true, t.claim.TTL
 	// If the holder will renew the lease, the server first hands it over for a short time. But a
 	// lease with KeepFor is handed over for its full time, because it must outlast a crash of its
 	// holder.
-	if a.caller.engine.cfg.renewal && a.caller.rule.KeepFor == 0 && (a.caller.rule.EndAfter == 0 || a.caller.rule.EndAfter > c.TTL) {
-		c.HandoffTTL = min(c.TTL, longestHand)
+	if c.engine.cfg.renewal && c.rule.KeepFor == 0 && (c.rule.EndAfter == 0 || c.rule.EndAfter > t.claim.TTL) {
+		t.claim.HandoffTTL = min(t.claim.TTL, longestHand)
 	}
-	a.ticket.expectAt(a.caller.engine, inbox)
+	t.expectAt(c.engine, inbox)
 }
 
 // expectAt makes the post expect the events about the ticket at inbox. "" means no inbox.
@@ -94,7 +93,7 @@ func (a *acquisition) listen() error {
 		a.renewTicket() // the server has registered the token as a reader with the old inbox
 	}
 	if !a.ticket.claim.Queue {
-		a.prepareQueue(inbox)
+		a.ticket.prepareQueue(&a.caller, inbox)
 	}
 	return nil
 }
@@ -155,7 +154,7 @@ func (a *acquisition) renewTicket() {
 	a.ticket.giveBack(a.caller.engine)
 	a.own = ticket{holder: a.ticket.holder}
 	a.ticket = &a.own
-	a.prepare()
+	a.ticket.prepare(&a.caller, a.cohort != nil)
 }
 
 // handOver takes the ticket away from the acquisition, for another acquisition. The acquisition

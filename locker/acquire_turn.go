@@ -1,8 +1,6 @@
 package locker
 
-import (
-	"github.com/latchkit/latchkit/locker/store"
-)
+import "time"
 
 // turn ends a caller's wait in a cohort. With the turn, the caller gets a hold or becomes the
 // leader.
@@ -19,6 +17,80 @@ type turn struct {
 	// err is set if WithMaxWaiters is exceeded. It is also set if the leader could not reach the
 	// server and this waiter's time is over too.
 	err error
+}
+
+// A successor is a waiter whose turn has come, on its way from one caller to the next: usually the
+// releasing caller has taken it out of the cohort. Only the methods of a successor change what
+// belongs to another caller. The table shows which goroutine may use what, and until when:
+//
+//	                      until the waiter      in the cohort             as a successor,   then
+//	                      enters the cohort                               until serve
+//	its acquisition       its own goroutine     whoever holds the         the goroutine     its own
+//	                                            cohorts' mutex            that took it out  goroutine
+//	the ticket of a       –                     –                         the same          the waiter's
+//	follow, or of the
+//	previous leader
+//	the answer of a       the goroutine of the release, until it delivers the answer; then the waiter's
+//	follow
+//	the hold              guarded by the mutexes of cohorts and keeper: see hold
+//
+// While the waiter is in the cohort or a successor, its own goroutine waits for the turn, or for
+// the cohorts' mutex in order to leave. [cohorts.leave] does not find a successor, so the goroutine
+// then takes the turn. The parked leader of a semaphore's cohort still works on its acquisition: it
+// is only served. The zero successor has no waiter.
+type successor struct{ waiter *acquisition }
+
+// serve gives the waiter its turn, and ends the ownership. Without a waiter it does nothing.
+func (s successor) serve(t turn) {
+	if s.waiter != nil {
+		s.waiter.turn <- t
+	}
+}
+
+// useHold makes the waiter the next user of h, with the next fence of h. The caller holds the
+// cohorts' mutex.
+func (s successor) useHold(h *hold) {
+	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)}
+	h.signed = s.waiter.caller.meta
+	h.used++
+	s.serve(t)
+}
+
+// refuse ends the wait with err, because too many callers wait. The caller holds the cohorts'
+// mutex.
+func (s successor) refuse(c *cohort, err error) {
+	c.copyTo(s.waiter)
+	s.waiter.waiting.admitted = false // its place goes to another caller
+	s.serve(turn{err: err})
+}
+
+// succeed makes the waiter the leader of c as the successor of a, which has no hold. The waiter
+// gets a's ticket if that ticket is in the queue. The caller holds the cohorts' mutex.
+func (s successor) succeed(c *cohort, a *acquisition) {
+	t := turn{sawHolder: c.sawHolder}
+	c.copyTo(s.waiter) // the new leader's wait may end before its first answer
+	if a.ticket.token.state == tokenQueued {
+		t.ticket = a.handOver()
+	}
+	s.serve(t)
+}
+
+// follow makes the waiter the leader, whose first acquire goes out with a release that is sent at
+// the time now. If the subscription was lost after the call of canFollow, follow returns nil, and
+// the waiter asks by itself at once.
+func (s successor) follow(now time.Time) *follow {
+	if s.waiter == nil {
+		return nil
+	}
+	f := new(follow)
+	if f.ticket.prepare(&s.waiter.caller, true); !f.ticket.claim.Queue {
+		s.serve(turn{sawHolder: true})
+		return nil
+	}
+	f.ticket.token.ask()
+	f.ticket.firstSent, f.ticket.sentAt = now, now
+	s.serve(turn{follow: f, sawHolder: true})
+	return f
 }
 
 // waitInCohort makes the caller wait together with the callers of this process that want the key on
@@ -40,7 +112,10 @@ func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 			a.caller.engine.post.warm(a.caller.key())
 		}
 		turn, err := a.awaitTurn()
-		recalled := a.endDeparture()
+		recalled := a.recalled
+		if a.recalled = nil; recalled != nil {
+			recalled.end(nil, 0)
+		}
 		switch {
 		case err != nil:
 			return nil, err
@@ -49,7 +124,7 @@ func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.becomeLeader(turn)
 		}
-		if !recalled {
+		if recalled == nil {
 			a.waiting.busySince = a.caller.began
 		}
 		if turn.streak > 0 {
@@ -63,18 +138,6 @@ func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 		}
 		// The hold was lost meanwhile, so the caller tries again.
 	}
-}
-
-// endDeparture ends the background release whose hold was taken back for this caller. It returns
-// false if no hold was taken back.
-func (a *acquisition) endDeparture() bool {
-	d := a.recalled
-	if d == nil {
-		return false
-	}
-	a.recalled = nil
-	d.end(nil, 0)
-	return true
 }
 
 // awaitTurn waits in the cohort until the caller gets its turn, and returns the turn.
@@ -127,7 +190,9 @@ func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
 	case t.follow != nil: // this leader's acquire went out with a release
-		return a.lead(&t.follow.Future)
+		a.ticket = &t.follow.ticket
+		a.waiting.calls++
+		return a.goOn(a.awaitAnswer(&t.follow.Future))
 	}
 	return a.start()
 }
@@ -143,21 +208,16 @@ func (a *acquisition) passTurn(t turn) {
 		if !passed {
 			t.hold.releaseUnused()
 		}
-		if rest != nil {
-			a.caller.engine.cohorts.leadAfterRelease(rest)
-		}
+		a.caller.engine.cohorts.leadAfterRelease(rest)
 	default:
 		a.leads = true
 		if t.ticket != nil {
 			a.ticket = t.ticket
 		}
 		if t.follow != nil {
+			a.ticket = &t.follow.ticket
+			a.waiting.calls++
 			a.ticket.token.endCall(callLost)
 		}
 	}
-}
-
-// noteHolder records h, the holder for which the caller waits in this process.
-func (a *acquisition) noteHolder(h store.Holder) {
-	a.waiting.busySince, a.ticket.holder, a.ticket.current = a.caller.began, h, true
 }

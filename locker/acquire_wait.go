@@ -131,12 +131,6 @@ func (a *acquisition) takeGrant(e store.Event) (*Lease, error) {
 	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
 }
 
-// isCertain reports whether takeGrant would take the grant e.
-func (a *acquisition) isCertain(e store.Event) bool {
-	_, ok := a.ticket.grantTime(a.caller.engine, e)
-	return ok
-}
-
 // grantTime returns the earliest local time at which the server can have made the grant that the
 // message e reports. The result ok is true if that time is certain enough.
 //

@@ -102,14 +102,6 @@ func (cs *cohorts) sharing(t terms) sharing {
 	return streaks{cs}
 }
 
-// A successor is a waiter whose turn has come. The goroutine that took the waiter out of the cohort
-// owns it until it calls serve, and may write its ticket: the waiter's own goroutine waits for the
-// turn, and [cohorts.leave] does not find the waiter any more. A successor may be nil.
-type successor struct{ waiter *acquisition }
-
-// serve gives the waiter its turn, and ends the ownership.
-func (s successor) serve(t turn) { s.waiter.turn <- t }
-
 // terms are the properties that the Rules of two callers must have in common to share a lease.
 type terms struct {
 	key           string
@@ -213,18 +205,17 @@ func (cs *cohorts) leave(a *acquisition) bool {
 
 // copyTo copies what the cohort knows about the holder into a. The caller holds the cohorts' mutex.
 func (c *cohort) copyTo(a *acquisition) {
+	r := c.lastAnswer()
 	switch {
 	case c.hold != nil:
-		a.noteHolder(c.hold.holder())
-		a.waiting.heldSince = c.hold.received.time()
-	case c.sawHolder:
-		r := c.lastAnswer()
-		if r.holder.Left > 0 {
-			r.holder.Left = max(r.holder.Left-time.Since(r.received), 0)
-		}
-		a.noteHolder(r.holder)
-		a.ticket.current, a.waiting.failure, a.waiting.heldSince = r.failure == nil, r.failure, r.heldSince
+		r = leaderAnswer{holder: c.hold.holder(), heldSince: c.hold.received.time()}
+	case !c.sawHolder:
+		return
+	case r.holder.Left > 0:
+		r.holder.Left = max(r.holder.Left-time.Since(r.received), 0)
 	}
+	a.ticket.holder, a.ticket.current = r.holder, r.failure == nil
+	a.waiting.busySince, a.waiting.heldSince, a.waiting.failure = a.caller.began, r.heldSince, r.failure
 }
 
 // noteBusy is called when the server has answered the leader a that another token holds the key.
@@ -256,11 +247,10 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if n == 0 || c.waiting[n-1].caller.began.Before(a.caller.began) {
 		return false
 	}
-	last := c.waiting[n-1]
+	last := successor{c.waiting[n-1]}
 	c.waiting = slices.Delete(c.waiting, n-1, n)
-	c.copyTo(last)
-	a.waiting.admitted, last.waiting.admitted = true, false
-	successor{last}.serve(turn{err: refused})
+	a.waiting.admitted = true
+	last.refuse(c, refused)
 	return true
 }
 
@@ -309,10 +299,10 @@ func (cs *cohorts) leadBeforeRelease(c *cohort) successor {
 }
 
 // leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
-// in the background.
+// in the background. If c is nil, leadAfterRelease does nothing.
 func (cs *cohorts) leadAfterRelease(c *cohort) {
-	if next := cs.leadBeforeRelease(c); next.waiter != nil {
-		next.serve(turn{sawHolder: true})
+	if c != nil {
+		cs.leadBeforeRelease(c).serve(turn{sawHolder: true})
 	}
 }
 
@@ -322,9 +312,7 @@ func (cs *cohorts) dropHold(h *hold) {
 	defer cs.mu.Unlock()
 	h.ended = true
 	if c := h.cohort; c != nil && c.hold == h {
-		if next := cs.newLeader(c); next.waiter != nil {
-			next.serve(turn{sawHolder: true})
-		}
+		cs.newLeader(c).serve(turn{sawHolder: true})
 	}
 }
 
@@ -341,15 +329,9 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		next.serve(turn{err: err})
 		next = cs.newLeader(c)
 	}
-	if next.waiter == nil {
-		return
+	if next.waiter != nil {
+		next.succeed(c, a)
 	}
-	t := turn{sawHolder: c.sawHolder}
-	c.copyTo(next.waiter) // the new leader's wait may end before its first answer
-	if a.ticket.token.state == tokenQueued {
-		t.ticket = a.handOver()
-	}
-	next.serve(t)
 }
 
 // newLeader makes the first waiter of c the leader, and returns it. The caller must serve the new

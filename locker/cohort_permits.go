@@ -31,11 +31,8 @@ func (permits) join(*cohort, *acquisition) bool { return false }
 
 // granted makes the next caller of the cohort the leader.
 func (cs permits) granted(c *cohort, _ *hold) {
-	if cs.active[c.terms] != c {
-		return // the permit belongs to a caller with NoWait, which has a cohort of its own
-	}
-	if next := cs.newLeader(c); next.waiter != nil {
-		next.serve(turn{})
+	if cs.active[c.terms] == c { // otherwise the permit belongs to a caller with NoWait, which has a cohort of its own
+		cs.newLeader(c).serve(turn{})
 	}
 }
 

@@ -223,9 +223,7 @@ func (cs *cohorts) afterDowngrade(h *hold) {
 	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
 	cs.phases[h.claim.Owner] = h
 	if c != nil {
-		if next := cs.newLeader(c); next.waiter != nil {
-			next.serve(turn{sawHolder: true})
-		}
+		cs.newLeader(c).serve(turn{sawHolder: true})
 	}
 }
 

@@ -104,7 +104,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
 	a.caller.observe()
 	lease, err := a.end(a.run())
-	if err == nil && a.isPrivate() {
+	if err == nil {
 		a.recycle()
 	}
 	return lease, err

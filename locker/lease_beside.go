@@ -110,10 +110,8 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 		step = calls.ReleaseSoon
 		if !e.canFollow(h.claim.Key) {
 			d.rest = rest
-		} else if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
-			if d.next = newFollow(next, now); d.next != nil {
-				claim.Next = &d.next.claim
-			}
+		} else if d.next = e.cohorts.leadBeforeRelease(rest).follow(now); d.next != nil {
+			claim.Next = &d.next.ticket.claim
 		}
 	}
 	if release := e.steps.Begin(ctx, step, claim, d.handleAnswer); step == calls.ReleaseLater {
@@ -160,9 +158,7 @@ func (d *departure) handleAnswer(g store.Grant, err error) {
 	}
 	d.engine.post.forget(d.hold)
 	d.engine.cohorts.unregisterDeparture(d)
-	if d.rest != nil {
-		d.engine.cohorts.leadAfterRelease(d.rest)
-	}
+	d.engine.cohorts.leadAfterRelease(d.rest)
 	d.end(err, 1)
 }
 

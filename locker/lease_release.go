@@ -128,9 +128,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		r.chore.Claim.Complete, r.chore.Claim.OnceFor = true, l.rule.OnceFor
 	}
 	if rest != nil && e.canFollow(h.claim.Key) {
-		if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
-			r.next = newFollow(next, now)
-		}
+		r.next = e.cohorts.leadBeforeRelease(rest).follow(now)
 		rest = nil
 	}
 	v, err := r.run()
@@ -138,9 +136,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		// The caller waits no longer for an answer, so the Store's Chores repeat the release.
 		e.undo(r.chore)
 	}
-	if rest != nil {
-		e.cohorts.leadAfterRelease(rest) // a new leader may ask now
-	}
+	e.cohorts.leadAfterRelease(rest) // a new leader may ask now
 	*calls = r.calls
 	return err
 }
@@ -167,7 +163,7 @@ func (r *releasing) begin() (*calls.Future, bool) {
 	r.sentAt = time.Now()
 	claim := r.chore.At(r.sentAt)
 	if r.next != nil {
-		claim.Next = &r.next.claim
+		claim.Next = &r.next.ticket.claim
 	}
 	return r.engine.steps.Begin(r.ctx, calls.Release, claim, nil), true
 }

@@ -150,16 +150,16 @@ func (w *waiting) noteMessage(c *caller, e store.Event) {
 // the grant came before the answer, confirmHandoff records the hand-off, because only the message
 // names the caller that released the key. If no message came, the acquire reached the server just
 // after the release, and confirmHandoff records nothing.
-func (a *acquisition) confirmHandoff(fence uint64) {
-	s := a.waiting.sighting
+func (w *waiting) confirmHandoff(c *caller, t *ticket, fence uint64) {
+	s := w.sighting
 	if s == nil {
 		return // the acquire met no holder
 	}
-	if e, ok := a.caller.engine.post.grantIn(&a.ticket.box); ok {
+	if e, ok := c.engine.post.grantIn(&t.box); ok {
 		s.message = e
 	}
 	if fence != 0 && s.message.Fence == fence && s.handoff == "" {
-		a.waiting.noteHandoff(&a.caller, Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
+		w.noteHandoff(c, Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
 	}
 }
 

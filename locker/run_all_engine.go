@@ -3,7 +3,6 @@ package locker
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -117,10 +116,7 @@ type joint struct {
 func (j *joint) prepare(a *acquisition) {
 	a.caller.describe()
 	a.ticket = &a.own
-	a.ticket.claim = store.Claim{
-		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
-		Metadata: a.caller.meta, OnceFor: a.caller.rule.OnceFor,
-	}
+	a.ticket.claim = a.caller.newClaim()
 	a.waiting.calls++
 	a.ticket.token.ask()
 	a.ticket.firstSent, a.ticket.sentAt = j.sentAt, j.sentAt
