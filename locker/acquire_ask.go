@@ -202,7 +202,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
 	}
 	if a.caller.rule.EndAfter != 0 {
-		f.hold.atMostEnd = instantOf(start).plus(a.caller.rule.EndAfter)
+		f.hold.renewal.atMostEnd = instantOf(start).plus(a.caller.rule.EndAfter)
 	}
 	if a.caller.rule.KeepFor != 0 {
 		f.hold.keepUntil = instantOf(now).plus(a.caller.rule.KeepFor)

@@ -238,10 +238,10 @@ func (k *keeper) isSound(h *hold) bool {
 func (k *keeper) removeUser(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.lease == l {
-		h.lease = nil
+	if h.renewal.lease == l {
+		h.renewal.lease = nil
 	}
-	delete(h.sharers, l)
+	delete(h.renewal.sharers, l)
 }
 
 // renewReaders makes the renewals of readers due now: of the readers that receive their events
@@ -251,12 +251,12 @@ func (k *keeper) renewReaders(inbox string) {
 	defer k.mu.Unlock()
 	var readers []*hold
 	for h := range k.due.holds() {
-		if h.claim.Mode == Shared && !h.final && (inbox == "" || h.claim.Inbox == inbox) {
+		if h.claim.Mode == Shared && !h.renewal.final && (inbox == "" || h.claim.Inbox == inbox) {
 			readers = append(readers, h)
 		}
 	}
 	for _, h := range readers {
-		h.renewAt = instantOf(time.Now())
+		h.renewal.renewAt = instantOf(time.Now())
 		k.reschedule(h)
 	}
 }

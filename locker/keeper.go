@@ -44,10 +44,10 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	if k.engine.isClosing() {
 		return false
 	}
-	h.lease = lease
-	k.planRenewal(h, h.start, h.renewTTL)
-	if h.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.handoffTTL until the first renewal
-		h.renewAt = h.start.plus(h.handoffTTL / 8)
+	h.renewal.lease = lease
+	k.planRenewal(h, h.start, h.renewal.renewTTL)
+	if h.renewal.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.renewal.handoffTTL until the first renewal
+		h.renewal.renewAt = h.start.plus(h.renewal.handoffTTL / 8)
 	}
 	k.due.add(h)
 	if !k.running {
@@ -77,25 +77,25 @@ func (h *hold) isPassable() bool { return h.claim.Fence == 0 }
 // freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The caller
 // holds the keeper's mutex.
 func (h *hold) freeForNext() {
-	if h.lease = nil; !h.adaptive {
-		h.renewTTL = h.ttl
+	if h.renewal.lease = nil; !h.renewal.adaptive {
+		h.renewal.renewTTL = h.ttl
 	}
 }
 
 // isSoundLocked reports whether the hold may be handed over or shared. The caller holds the
 // keeper's mutex.
-func (h *hold) isSoundLocked() bool { return h.index > 0 && h.isFresh() }
+func (h *hold) isSoundLocked() bool { return h.renewal.index > 0 && h.isFresh() }
 
 // isFresh reports whether the hold is good for another Lease: its last renewal has not failed,
 // Extend has not lengthened it, and at least half of its TTL is left. The caller holds the keeper's
 // mutex.
 func (h *hold) isFresh() bool {
 	whole := h.ttl
-	if h.handoffTTL > 0 {
-		whole = h.handoffTTL
+	if h.renewal.handoffTTL > 0 {
+		whole = h.renewal.handoffTTL
 	}
-	extended := h.longest > h.ttl && !h.adaptive
-	return h.failure == nil && !extended && h.deadline.sub(instantOf(time.Now())) >= whole/2
+	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
+	return h.renewal.failure == nil && !extended && h.renewal.deadline.sub(instantOf(time.Now())) >= whole/2
 }
 
 // attach makes lease a user of h, which was handed over or is shared. It returns false if h was
@@ -104,10 +104,10 @@ func (h *hold) isFresh() bool {
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.deadline {
+	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline {
 		return false
 	}
-	h.addUser(lease)
+	h.renewal.addUser(lease)
 	return true
 }
 
@@ -116,13 +116,13 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 // a random deviation of up to a tenth. So holds that were taken at the same time are not all
 // renewed at the same time.
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
-	h.final = !k.engine.cfg.renewal || h.atMostEnd != 0 && start.plus(ttl) >= h.atMostEnd
+	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
 		third = min(third, unnotifiedRenewals)
 	}
-	h.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
-	h.firstDue = 0
+	h.renewal.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
+	h.renewal.firstDue = 0
 }
 
 // wakeRun wakes run when the earliest due time has become earlier. The caller holds k.mu.
@@ -135,28 +135,16 @@ func (k *keeper) wakeRun() {
 	}
 }
 
-// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
-// already under way does no harm, because it can only lengthen a lease that is still held. remove
-// returns the deadline of the hold, and the longest time for which the server may keep the lease.
-func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if h.index > 0 {
-		k.due.remove(h)
-	}
-	return h.deadline, h.longest
-}
-
 // drop takes h, which is lost, out of the schedule, and returns its users. If h was not in the
 // schedule, drop returns false: another call has dealt with the end of h already.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.index == 0 {
+	if h.renewal.index == 0 {
 		return nil, false
 	}
 	k.due.remove(h)
-	return h.leases(), true
+	return h.renewal.leases(), true
 }
 
 // leases returns all Leases that use a hold in the schedule.
@@ -165,7 +153,7 @@ func (k *keeper) leases() []*Lease {
 	defer k.mu.Unlock()
 	var all []*Lease
 	for h := range k.due.holds() {
-		all = append(all, h.leases()...)
+		all = append(all, h.renewal.leases()...)
 	}
 	return all
 }
@@ -181,14 +169,14 @@ func (k *keeper) claimOf(h *hold) store.Claim {
 func (k *keeper) deadlineOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.deadline.time()
+	return h.renewal.deadline.time()
 }
 
 // renewalTTL returns the TTL that renewals of h ask for.
 func (k *keeper) renewalTTL(h *hold) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.renewTTL
+	return h.renewal.renewTTL
 }
 
 // shorten makes the hold of l end after ttl in this process. It returns false when the hold has
@@ -199,12 +187,12 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	h, now := l.hold, time.Now()
 	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
 	switch {
-	case !h.isUsedBy(l) || deadline > h.deadline:
+	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline:
 		return false
-	case len(h.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
+	case len(h.renewal.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
 		return true
 	}
-	h.renewTTL, h.deadline = ttl, deadline
+	h.renewal.renewTTL, h.renewal.deadline = ttl, deadline
 	k.planRenewal(h, instantOf(now), ttl)
 	k.reschedule(h)
 	return true
@@ -218,10 +206,10 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if !h.isUsedBy(l) {
+	if !h.renewal.isUsedBy(l) {
 		return store.Claim{}, now, false
 	}
-	h.longest, h.adaptive = max(h.longest, ttl), false
+	h.renewal.longest, h.renewal.adaptive = max(h.renewal.longest, ttl), false
 	return h.renewalAt(now, ttl), now, true
 }
 
@@ -229,14 +217,14 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.renewTTL = ttl; len(h.sharers) > 0 {
-		h.renewTTL = max(ttl, h.ttl)
+	if h.renewal.renewTTL = ttl; len(h.renewal.sharers) > 0 {
+		h.renewal.renewTTL = max(ttl, h.ttl)
 	}
 }
 
 // reschedule puts h into its place in the schedule after its times changed. The caller holds k.mu.
 func (k *keeper) reschedule(h *hold) {
-	if h.index > 0 {
+	if h.renewal.index > 0 {
 		k.due.reschedule(h)
 		k.wakeRun()
 	}
@@ -286,21 +274,21 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	}
 	soon := now.plus(renewSlack)
 	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
-		if now >= h.deadline {
+		if now >= h.renewal.deadline {
 			k.due.remove(h)
-			ended = append(ended, ending{h, h.leases(), h.errTimeout()})
+			ended = append(ended, ending{h, h.renewal.leases(), h.errTimeout()})
 			continue
 		}
-		if h.lookTime() == h.deadline {
+		if h.renewal.lookTime() == h.renewal.deadline {
 			break
 		}
 		renewals = append(renewals, h)
-		if h.firstDue == 0 {
-			h.firstDue = h.renewAt
+		if h.renewal.firstDue == 0 {
+			h.renewal.firstDue = h.renewal.renewAt
 		} else {
 			k.noteDelay(h)
 		}
-		h.renewAt = now.plus(repeatPause(h.renewTTL))
+		h.renewal.renewAt = now.plus(repeatPause(h.renewal.renewTTL))
 		k.due.reschedule(h)
 	}
 	if k.next = k.due.earliest(); k.next == 0 {
@@ -315,13 +303,13 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 // delays. The next renewal of h asks for the new TTL. The caller holds k.mu.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
-	if p == nil || h.firstDue == 0 {
+	if p == nil || h.renewal.firstDue == 0 {
 		return
 	}
-	p.observe(instantOf(time.Now()).sub(h.firstDue))
-	if h.adaptive {
-		h.renewTTL = p.ttl()
-		h.longest = max(h.longest, h.renewTTL)
+	p.observe(instantOf(time.Now()).sub(h.renewal.firstDue))
+	if h.renewal.adaptive {
+		h.renewal.renewTTL = p.ttl()
+		h.renewal.longest = max(h.renewal.longest, h.renewal.renewTTL)
 	}
 }
 

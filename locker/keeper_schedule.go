@@ -79,35 +79,35 @@ func slotOf(t instant) int64 { return int64(t) >> slotBits }
 
 // add puts h into the schedule.
 func (s *schedule) add(h *hold) {
-	at := h.lookTime()
-	if h.slot = slotOf(at); h.slot < s.firstFarSlot {
+	at := h.renewal.lookTime()
+	if h.renewal.slot = slotOf(at); h.renewal.slot < s.firstFarSlot {
 		s.nearHolds.push(entry{at, h})
 		return
 	}
 	if s.farHolds == nil {
 		s.farHolds = make(map[int64][]*hold)
 	}
-	others, known := s.farHolds[h.slot]
+	others, known := s.farHolds[h.renewal.slot]
 	if !known {
-		heap.Push(&s.farSlots, h.slot)
+		heap.Push(&s.farSlots, h.renewal.slot)
 	}
-	s.farHolds[h.slot] = append(others, h)
-	h.index = int32(len(others) + 1)
+	s.farHolds[h.renewal.slot] = append(others, h)
+	h.renewal.index = int32(len(others) + 1)
 }
 
 // remove takes h out of the schedule.
 func (s *schedule) remove(h *hold) {
-	if h.slot < s.firstFarSlot {
-		heap.Remove(&s.nearHolds, int(h.index)-1)
+	if h.renewal.slot < s.firstFarSlot {
+		heap.Remove(&s.nearHolds, int(h.renewal.index)-1)
 		return
 	}
-	others := s.farHolds[h.slot]
+	others := s.farHolds[h.renewal.slot]
 	last := len(others) - 1
-	others[h.index-1] = others[last]
-	others[h.index-1].index = h.index
+	others[h.renewal.index-1] = others[last]
+	others[h.renewal.index-1].renewal.index = h.renewal.index
 	others[last] = nil
-	s.farHolds[h.slot] = others[:last]
-	h.index = 0
+	s.farHolds[h.renewal.slot] = others[:last]
+	h.renewal.index = 0
 }
 
 // reschedule puts h into its place after its times changed.
@@ -124,7 +124,7 @@ func (s *schedule) first(now instant) *hold {
 		delete(s.farHolds, slot)
 		s.firstFarSlot = slot + 1
 		for _, h := range holds {
-			s.nearHolds.push(entry{h.lookTime(), h})
+			s.nearHolds.push(entry{h.renewal.lookTime(), h})
 		}
 	}
 	if len(s.nearHolds) == 0 || s.nearHolds[0].due > now {
@@ -176,13 +176,13 @@ func (s nearby) Len() int           { return len(s) }
 func (s nearby) Less(i, j int) bool { return s[i].due < s[j].due }
 func (s nearby) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1)
+	s[i].hold.renewal.index, s[j].hold.renewal.index = int32(i+1), int32(j+1)
 }
 
 // push adds an entry. heap.Push would allocate memory for each entry.
 func (s *nearby) push(e entry) {
 	*s = append(*s, e)
-	e.hold.index = int32(len(*s))
+	e.hold.renewal.index = int32(len(*s))
 	heap.Fix(s, len(*s)-1)
 }
 
@@ -195,7 +195,7 @@ func (s *nearby) Pop() any {
 	h := (*s)[last].hold
 	(*s)[last] = entry{}
 	*s = (*s)[:last]
-	h.index = 0
+	h.renewal.index = 0
 	return h
 }
 

@@ -21,12 +21,12 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			switch h := anyOf(in); random.IntN(5) {
 			case 0, 1:
 				h := new(hold)
-				h.renewAt, h.deadline = later(), later()
+				h.renewal.renewAt, h.renewal.deadline = later(), later()
 				s.add(h)
 				in[h] = true
 			case 2:
 				if h != nil {
-					h.renewAt, h.deadline = later(), later()
+					h.renewal.renewAt, h.renewal.deadline = later(), later()
 					s.reschedule(h)
 				}
 			case 3:
@@ -37,8 +37,8 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			default:
 				now += instant(random.Int64N(int64(100 * time.Millisecond)))
 				for h := s.first(now); h != nil; h = s.first(now) {
-					if !in[h] || h.lookTime() > now {
-						t.Fatalf("seed %d: %v too early, or not there", seed, h.lookTime().sub(now))
+					if !in[h] || h.renewal.lookTime() > now {
+						t.Fatalf("seed %d: %v too early, or not there", seed, h.renewal.lookTime().sub(now))
 					}
 					s.remove(h)
 					delete(in, h)
@@ -46,11 +46,11 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			}
 			count, first := 0, instant(0)
 			for h := range s.holds() {
-				if !in[h] || h.index == 0 {
+				if !in[h] || h.renewal.index == 0 {
 					t.Fatalf("seed %d: it has a hold that was removed", seed)
 				}
-				if count++; first == 0 || h.lookTime() < first {
-					first = h.lookTime()
+				if count++; first == 0 || h.renewal.lookTime() < first {
+					first = h.renewal.lookTime()
 				}
 			}
 			if count != len(in) {

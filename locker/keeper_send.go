@@ -20,8 +20,8 @@ func (k *keeper) send(due []*hold) {
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
 	k.mu.Lock()
 	for _, h := range due {
-		if h.index > 0 && h.unanswered < mostUnanswered {
-			h.unanswered++
+		if h.renewal.index > 0 && h.renewal.unanswered < mostUnanswered {
+			h.renewal.unanswered++
 			holds = append(holds, h)
 			claims = append(claims, h.renewalAt(start, h.nextTTL(start)))
 		}
@@ -33,7 +33,7 @@ func (k *keeper) send(due []*hold) {
 	k.engine.steps.BeginRenew(k.engine.background, claims, func(places []int, grants []store.Grant) {
 		k.mu.Lock()
 		for _, i := range places {
-			holds[i].unanswered--
+			holds[i].renewal.unanswered--
 		}
 		k.mu.Unlock()
 		seen := k.collectRenewals(places, holds, claims, grants)
@@ -47,12 +47,12 @@ func (k *keeper) send(due []*hold) {
 // renewalAt returns the claim of a renewal that is sent at the time now. The claim asks for ttl, or
 // less if EndAfter ends the lease before. The caller holds the keeper's mutex.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
-	if h.atMostEnd != 0 {
-		ttl = max(min(ttl, h.atMostEnd.sub(instantOf(now))), time.Millisecond)
+	if h.renewal.atMostEnd != 0 {
+		ttl = max(min(ttl, h.renewal.atMostEnd.sub(instantOf(now))), time.Millisecond)
 	}
 	return store.Claim{
 		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
-		ByHandoff: h.handoffTTL > 0,
+		ByHandoff: h.renewal.handoffTTL > 0,
 	}
 }
 
@@ -60,10 +60,10 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 // hold that is never renewed, nextTTL returns the time that the hold has left, because then the
 // call only confirms the hold.
 func (h *hold) nextTTL(now time.Time) time.Duration {
-	if h.final {
-		return max(min(h.renewTTL, h.deadline.sub(instantOf(now))), time.Millisecond)
+	if h.renewal.final {
+		return max(min(h.renewal.renewTTL, h.renewal.deadline.sub(instantOf(now))), time.Millisecond)
 	}
-	return h.renewTTL
+	return h.renewal.renewTTL
 }
 
 // applyAnswer applies g, the Store's answer to a renewal of h. The renewal had the given claim,
@@ -77,15 +77,15 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if h.index == 0 {
+		if h.renewal.index == 0 {
 			return false
 		}
 		if claim.ByHandoff {
-			h.handoffTTL = 0
+			h.renewal.handoffTTL = 0
 		}
 		k.noteDelay(h)
-		h.failure = nil
-		h.deadline = max(h.deadline, instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL)))
+		h.renewal.failure = nil
+		h.renewal.deadline = max(h.renewal.deadline, instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL)))
 		k.planRenewal(h, instantOf(start), claim.TTL)
 		k.reschedule(h)
 		return true
@@ -118,7 +118,7 @@ func (k *keeper) renewalFailed(holds []*hold, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, h := range holds {
-		h.failure = err
+		h.renewal.failure = err
 	}
 }
 

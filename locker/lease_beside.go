@@ -96,11 +96,10 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 		d.end(nil, 0)
 		return true
 	}
-	longest, scheduled := e.keeper.retire(h)
-	if !scheduled { // the hold was lost just now, so no caller may take it over
+	var scheduled bool
+	if d.chore, _, scheduled = e.keeper.retire(h); !scheduled { // the hold was lost just now, so no caller may take it over
 		d.terms = terms{}
 	}
-	d.chore = h.chore(longest)
 	claim := d.chore.At(now)
 	step := calls.ReleaseLater
 	if h.contended {
@@ -263,18 +262,7 @@ func (a *acquisition) awaitDeparture() error {
 func (k *keeper) isHeld(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.index > 0 && instantOf(time.Now()) < h.deadline
-}
-
-// retire removes h from the schedule. It returns the longest time for which the server may keep the
-// lease, and whether h was in the schedule.
-func (k *keeper) retire(h *hold) (longest time.Duration, scheduled bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if scheduled = h.index > 0; scheduled {
-		k.due.remove(h)
-	}
-	return h.longest, scheduled
+	return h.renewal.index > 0 && instantOf(time.Now()) < h.renewal.deadline
 }
 
 // isWorthKeeping reports whether h, which was removed from the schedule, is good enough to return

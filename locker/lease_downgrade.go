@@ -111,7 +111,7 @@ func (k *keeper) beginDowngrade(l *Lease, inbox string) (store.Claim, time.Time,
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if !h.isUsedBy(l) || h.index == 0 {
+	if !h.renewal.isUsedBy(l) || h.renewal.index == 0 {
 		return store.Claim{}, now, false
 	}
 	if c := &h.claim; c.Fence == 0 {
@@ -130,6 +130,6 @@ func (k *keeper) applyDowngrade(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h.claim.Mode = Shared
-	k.planRenewal(h, instantOf(start), h.renewTTL)
+	k.planRenewal(h, instantOf(start), h.renewal.renewTTL)
 	k.reschedule(h)
 }

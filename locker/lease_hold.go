@@ -36,7 +36,7 @@ type hold struct {
 	cohort *cohort // the callers that may get the hold by hand-off; nil: none
 	signed string  // the signed metadata of the hold's user, or of the first of several readers
 
-	renewal // guarded by the keeper's mutex
+	renewal renewal // guarded by the keeper's mutex
 }
 
 // holdWithLease is a hold together with its first Lease, in one allocation. Most holds have only
@@ -61,36 +61,33 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	}
 	h.engine.post.forget(h)
 	if mayBeOurs || h.unclear || h.claim.Queue { // an unconfirmed hold still has its entry in the queue
-		_, longest := h.engine.keeper.remove(h)
-		h.engine.undo(h.chore(longest))
+		release, _, _ := h.engine.keeper.retire(h)
+		h.engine.undo(release)
 	}
 	h.engine.cohorts.dropHold(h)
 }
 
-// chore returns the release of this hold as a Chore: a call that is repeated in the background,
-// without a caller that waits for it. The parameter longest is the longest time for which the
-// server may keep the lease.
-func (h *hold) chore(longest time.Duration) calls.Chore {
-	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
-	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
-	lives := max(longest, ch.Claim.TombstoneTTL)
-	if ch.Claim.Queue { // a quorum's node that has not granted the lease may have queued the token
-		lives = max(lives, calls.QueueLife)
-	}
-	ch.Useless = time.Now().Add(lives)
-	ch.Keep = h.engine.keeper.keepOf(h)
-	return ch
-}
-
-// keepOf returns the time until which Rule.KeepFor keeps the key of h locked, even after the
-// release.
-func (k *keeper) keepOf(h *hold) time.Time {
+// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is already
+// under way does no harm, because it can only lengthen a lease that is still held. retire returns
+// the release of h as a Chore: a call that is repeated in the background, without a caller that
+// waits for it. It also returns the deadline of h, and whether h was still in the schedule.
+func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, scheduled bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.keepUntil == 0 {
-		return time.Time{}
+	if scheduled = h.renewal.index > 0; scheduled {
+		k.due.remove(h)
 	}
-	return h.keepUntil.time()
+	release.Claim = h.claim
+	release.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
+	lives := max(h.renewal.longest, release.Claim.TombstoneTTL)
+	if h.claim.Queue { // a quorum's node that has not granted the lease may have queued the token
+		lives = max(lives, calls.QueueLife)
+	}
+	release.Useless = time.Now().Add(lives)
+	if h.keepUntil != 0 {
+		release.Keep = h.keepUntil.time()
+	}
+	return release, h.renewal.deadline, scheduled
 }
 
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
@@ -114,17 +111,17 @@ func (h *hold) holder() store.Holder {
 // mutex.
 func (h *hold) errTimeout() error {
 	switch {
-	case h.final:
+	case h.renewal.final:
 		return ErrExpired
-	case h.failure != nil:
-		return fmt.Errorf("%w: %w", errUnrenewed, h.failure)
+	case h.renewal.failure != nil:
+		return fmt.Errorf("%w: %w", errUnrenewed, h.renewal.failure)
 	}
 	return errPaused
 }
 
 // releaseUnused releases in the background a hold that no Lease uses.
 func (h *hold) releaseUnused() {
-	_, longest := h.engine.keeper.remove(h)
+	release, _, _ := h.engine.keeper.retire(h)
 	h.engine.post.forget(h)
-	h.engine.undo(h.chore(longest))
+	h.engine.undo(release)
 }

@@ -117,12 +117,12 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		e.keeper.removeUser(h, l)
 		return nil
 	}
-	deadline, longest := e.keeper.remove(h)
+	release, deadline, _ := e.keeper.retire(h)
 	defer e.post.forget(h) // after the release, so that late messages about the hold are ignored
 
 	timer := e.timers.Start(releaseWithin)
 	defer e.timers.Stop(timer)
-	r := &releasing{engine: e, chore: h.chore(longest), deadline: deadline}
+	r := &releasing{engine: e, chore: release, deadline: deadline}
 	r.repetition = repetition{step: r, ctx: ctx, late: timer.C}
 	if complete {
 		r.chore.Claim.Complete, r.chore.Claim.OnceFor = true, l.rule.OnceFor

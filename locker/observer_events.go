@@ -225,9 +225,9 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 	defer k.mu.Unlock()
 	now := instantOf(time.Now())
 	for _, i := range places {
-		if h := holds[i]; h.index > 0 && h.lease != nil {
-			events = append(events, observedRenewal{h.lease.base, h.lease.rule, RenewalEvent{
-				Margin: h.deadline.sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
+		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
+			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
+				Margin: h.renewal.deadline.sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
 			}})
 		}
 	}

@@ -23,12 +23,12 @@ func (a *acquisition) retryAfter() time.Duration {
 	if a.ticket.holder.Kept && a.ticket.holder.Left > 0 {
 		return a.ticket.holder.Left
 	}
-	after := min(a.remaining(), maxRetryAfter)
+	after := min(a.waiting.remaining(&a.caller, a.ticket), maxRetryAfter)
 	after += rand.N(after/4 + 1)
 	return max(after, time.Millisecond)
 }
 
-// remaining estimates how long it takes until this caller could have the key: the time that the
+// remaining estimates how long it takes until the caller c could have the key: the time that the
 // holder still needs, plus the time that the waiters ahead need after the holder.
 //
 // A holder is expected to hold the key as long as earlier holders of this Name in this process did.
@@ -36,23 +36,23 @@ func (a *acquisition) retryAfter() time.Duration {
 // as the part that is over. If this process has seen no earlier holder, the rest is expected to
 // be as long as the part that is over. So a caller that waits as advised doubles its pause each
 // time, and comes late by about the length of one hold.
-func (a *acquisition) remaining() time.Duration {
+func (w *waiting) remaining(c *caller, t *ticket) time.Duration {
 	var held time.Duration
-	if !a.waiting.heldSince.IsZero() {
-		held = max(time.Since(a.waiting.heldSince), 0)
+	if !w.heldSince.IsZero() {
+		held = max(time.Since(w.heldSince), 0)
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := a.caller.engine.times.meanHold(a.caller.rule.Name); ok {
+	if usual, ok := c.engine.times.meanHold(c.rule.Name); ok {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)
 		}
 	}
-	if a.ticket.holder.Left >= 0 {
-		rest = min(rest, a.ticket.holder.Left)
+	if t.holder.Left >= 0 {
+		rest = min(rest, t.holder.Left)
 	}
-	return rest + each*time.Duration(max(a.ticket.place-1, 0))/time.Duration(a.caller.rule.maxHolders())
+	return rest + each*time.Duration(max(t.place-1, 0))/time.Duration(c.rule.maxHolders())
 }
 
 // holdsSince returns the local time at which the holder h got the key. The parameter clock is

@@ -47,14 +47,14 @@ func (k *keeper) handleSuspension(now instant, gain time.Duration) {
 		all = append(all, h)
 	}
 	for _, h := range all {
-		switch left := h.deadline.sub(now); {
-		case h.final:
-			h.deadline = h.deadline.plus(-gain)
+		switch left := h.renewal.deadline.sub(now); {
+		case h.renewal.final:
+			h.renewal.deadline = h.renewal.deadline.plus(-gain)
 		case left <= gain:
-			h.deadline = min(h.deadline, now.plus(answerAfterSuspension))
-			h.renewAt = now
+			h.renewal.deadline = min(h.renewal.deadline, now.plus(answerAfterSuspension))
+			h.renewal.renewAt = now
 		default:
-			h.renewAt = now
+			h.renewal.renewAt = now
 		}
 		k.due.reschedule(h)
 	}
