@@ -104,7 +104,7 @@ func (c *caller) checkNested() (outer *Lease, err error) {
 	}
 	for h := heldIn(c.ctx); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.endError() != nil {
+		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.state.endError() != nil {
 			continue
 		}
 		if l.rule.Limit > 0 && c.rule.Limit > 0 {

@@ -162,7 +162,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.acquires.Close()
 	e.runs.Close()
 	for _, l := range e.keeper.leases() {
-		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
+		l.state.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
 	err := e.acquires.Wait(ctx)
 	if ran := e.runs.Wait(ctx); err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/errtype"
@@ -20,36 +19,19 @@ type Lease struct {
 	hold    *hold
 	rule    Rule // the Rule with all defaults filled in
 	fence   uint64
-	began   time.Time       // when this Lease got the hold
 	base    context.Context // the caller's context, with the Observer's values for the hold
 	endHold func(Outcome)
 	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise
 	// part is nil.
-	part     *part
-	notified sync.Once // ensures that the Observer is notified of the hold's end only once
-
-	// The small fields stay together, because many leases are held at once. mu guards all of these
-	// fields except notified.
-	mode         Mode // the Rule's Mode; Shared after a Downgrade
-	awaits       bool // AwaitRelease was called
-	releasing    bool // Release was called
-	releaseEnded bool // Release has returned its result
-
-	mu      sync.Mutex
-	endErr  error                     // nil while held; then ErrReleased, or how the lease was lost
-	lasted  time.Duration             // how long the Lease was held: from began until endErr was set
-	cause   error                     // nil until the contexts end
-	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
-	own     context.Context           // the context that the first call of Context made
-
-	released error         // what Release returned
-	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
+	part  *part
+	state leaseState
 }
 
 // init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of the
 // fences in h's block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
-	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.caller.engine, h, a.caller.rule, a.caller.rule.Mode, fence, time.Now()
+	l.engine, l.hold, l.rule, l.fence = a.caller.engine, h, a.caller.rule, fence
+	l.state.began, l.state.mode = time.Now(), a.caller.rule.Mode
 	l.base, l.endHold = a.caller.engine.cfg.observe(a.caller.ctx, OpHold, a.caller.rule)
 }
 
@@ -65,9 +47,9 @@ func (l *Lease) Key() string { return l.rule.Key }
 
 // Mode returns the Rule's mode. After Downgrade it returns Shared.
 func (l *Lease) Mode() Mode {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mode
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	return l.state.mode
 }
 
 // Units returns how many units of a semaphore the lease holds. It is 0 for all other leases.
@@ -94,9 +76,7 @@ func (l *Lease) Expires() time.Time {
 	if l.part != nil && !l.part.atMostEnd.IsZero() && l.part.atMostEnd.Before(deadline) {
 		deadline = l.part.atMostEnd
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ended := l.began.Add(l.lasted); l.endErr != nil && ended.Before(deadline) {
+	if ended := l.state.endTime(); !ended.IsZero() && ended.Before(deadline) {
 		return ended
 	}
 	return deadline
@@ -106,59 +86,21 @@ func (l *Lease) Expires() time.Time {
 // Acquire, but not its cancellation. After the end, context.Cause returns the reason: ErrReleased,
 // or an [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
-	l.mu.Lock()
-	own := l.own
-	l.mu.Unlock()
-	if own != nil {
+	if own := l.state.sharedContext(); own != nil {
 		return own
 	}
-	own = l.derive(withLease(context.WithoutCancel(l.base), l))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.own == nil {
-		l.own = own
-	}
-	return l.own
+	return l.state.shareContext(l.within(context.WithoutCancel(l.base)))
 }
 
-// derive returns a context like parent that ends with the lease. The parent may contain the lease:
-// see withLease.
-func (l *Lease) derive(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(parent)
-	l.onEnd(cancel)
-	return ctx
-}
-
-// onEnd calls f with the cause when the contexts end, or at once if they have ended.
-func (l *Lease) onEnd(f func(cause error)) {
-	l.mu.Lock()
-	if l.cause == nil {
-		l.cancels = append(l.cancels, f)
-		l.mu.Unlock()
-		return
-	}
-	l.mu.Unlock()
-	f(l.cause)
-}
-
-// end ends the Lease for the given reason. The first call decides the reason and returns true;
-// later calls return false.
-func (l *Lease) end(reason error) bool {
-	l.mu.Lock()
-	if l.endErr != nil {
-		l.mu.Unlock()
-		return false
-	}
-	l.endErr, l.lasted = reason, time.Since(l.began)
-	l.mu.Unlock()
-	l.cancel(reason)
-	return true
+// within returns a context like parent that has l as its innermost lease, and ends with l.
+func (l *Lease) within(parent context.Context) context.Context {
+	return l.state.derive(withLease(parent, l))
 }
 
 // lose ends the Lease for the given reason, which is not a release. It returns false when the Lease
 // had ended before.
 func (l *Lease) lose(reason error) bool {
-	if !l.end(l.wrap(OpHold, reason)) {
+	if !l.state.end(l.wrap(OpHold, reason)) {
 		return false
 	}
 	// The Observer is not called on the keeper's goroutine, because a slow Observer must not
@@ -172,38 +114,7 @@ func (l *Lease) lose(reason error) bool {
 // begins before the notification, the Release itself calls notifyObserver. So the Observer was
 // notified of the end when Release returns.
 func (l *Lease) notifyObserver(reason error) {
-	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, reason)) })
-}
-
-// cancel ends the contexts with the given cause. Only the cause of the first call counts.
-func (l *Lease) cancel(cause error) {
-	l.mu.Lock()
-	if l.cause != nil {
-		l.mu.Unlock()
-		return
-	}
-	l.cause = cause
-	cancels := l.cancels
-	l.cancels = nil
-	l.mu.Unlock()
-	for _, cancel := range cancels {
-		cancel(cause)
-	}
-}
-
-// contextCause returns why the contexts have ended: how the hold ended, or ErrClosed. It returns
-// nil while the contexts have not ended.
-func (l *Lease) contextCause() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cause
-}
-
-// endError returns how the hold ended, or nil if the hold is still held.
-func (l *Lease) endError() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.endErr
+	l.state.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, reason)) })
 }
 
 // wrap returns err as an Error with op and the key. If err is an Error already, wrap replaces its

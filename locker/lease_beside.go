@@ -50,9 +50,9 @@ type departure struct {
 // also with [WithBackgroundRelease]. Call AwaitRelease when the result of the function is valid
 // only if the lock was held to the end, for example when a response is sent after Run has returned.
 func (l *Lease) AwaitRelease() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.awaits = true
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	l.state.awaits = true
 }
 
 // mayLeave reports whether Run may return before the answer to the release.
@@ -61,9 +61,9 @@ func (l *Lease) mayLeave() bool {
 	if !e.cfg.background || l.part != nil || l.rule.OnceFor != 0 || l.rule.KeepFor != 0 || e.isClosing() {
 		return false
 	}
-	l.mu.Lock()
-	awaits := l.awaits
-	l.mu.Unlock()
+	l.state.mu.Lock()
+	awaits := l.state.awaits
+	l.state.mu.Unlock()
 	return !awaits && e.keeper.isHeld(l.hold) && e.steps.Prompt(l.hold.claim.Key)
 }
 
@@ -80,14 +80,14 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 		ds.open.Add(-1)
 		return false
 	}
-	if !l.end(ErrReleased) { // l was lost just now
+	if !l.state.end(ErrReleased) { // l was lost just now
 		ds.open.Add(-1)
 		return false
 	}
 	// Enter cannot fail here, because Close closes tasks only when this Run has returned.
 	ds.tasks.Enter()
 	now := time.Now()
-	e.times.recordHold(l.rule.Name, now.Sub(l.began))
+	e.times.recordHold(l.rule.Name, now.Sub(l.state.began))
 	l.notifyObserver(nil)
 	d := l.departure(ctx, end)
 	passed, rest := e.cohorts.release(h)

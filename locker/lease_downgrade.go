@@ -36,7 +36,7 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.contextCause(); err != nil {
+	if err := l.state.contextCause(); err != nil {
 		return err
 	}
 	if l.isDowngraded() {
@@ -73,12 +73,12 @@ func (d *downgrade) applyAnswer(g store.Grant) error {
 	l, e := d.lease, d.lease.engine
 	if !e.keeper.applyAnswer(l.hold, g, d.claim, d.sentAt) {
 		<-l.Context().Done() // the keeper ends the Lease at once
-		return l.contextCause()
+		return l.state.contextCause()
 	}
 	l.becomeShared()
 	e.keeper.applyDowngrade(l.hold, d.sentAt)
 	e.cohorts.afterDowngrade(l.hold)
-	return l.contextCause()
+	return l.state.contextCause()
 }
 
 // noteFailure makes the Lease Shared if unclear is true, because readers may have entered.
@@ -98,9 +98,9 @@ func (l *Lease) becomeShared() {
 	if l.part != nil {
 		l.part.family.root.becomeShared()
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mode = Shared
+	l.state.mu.Lock()
+	defer l.state.mu.Unlock()
+	l.state.mode = Shared
 }
 
 // beginDowngrade prepares a downgrade of l that is sent now, with the given inbox. It returns the

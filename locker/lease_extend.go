@@ -32,7 +32,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.contextCause(); err != nil {
+	if err := l.state.contextCause(); err != nil {
 		return err
 	}
 	if l.shorten(ttl) {
@@ -71,7 +71,7 @@ func (x *extension) applyAnswer(g store.Grant) error {
 	} else {
 		<-l.Context().Done() // the keeper ends the Lease at once
 	}
-	return l.contextCause()
+	return l.state.contextCause()
 }
 
 func (*extension) noteFailure(error, bool) {}

@@ -30,10 +30,10 @@ func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true
 // release releases the lock; with complete, it also marks the work as done. If inBackground is true
 // and the Locker has WithBackgroundRelease, release may return before the server has answered.
 func (l *Lease) release(ctx context.Context, complete, inBackground bool) error {
-	if !l.beginRelease() {
-		return l.released
+	if !l.state.beginRelease() {
+		return l.state.released
 	}
-	defer l.endRelease()
+	defer l.state.endRelease()
 
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.
@@ -46,14 +46,14 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 	}
 	calls := 0
 	if err := l.giveUp(ctx, complete, &calls); err != nil {
-		l.released = l.wrap(OpRelease, err)
+		l.state.released = l.wrap(OpRelease, err)
 	}
 	if end != nil {
-		o := l.outcome(OpRelease, l.released)
+		o := l.outcome(OpRelease, l.state.released)
 		o.Calls = calls
 		finish(end, o)
 	}
-	return l.released
+	return l.state.released
 }
 
 // giveUp ends the Lease by a release, and stores the number of calls in calls. If the Lease had
@@ -62,10 +62,10 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	switch {
 	case l.part != nil:
 		err = l.part.giveUpPart(ctx, l, complete, calls)
-	case l.end(ErrReleased):
+	case l.state.end(ErrReleased):
 		err = l.pass(ctx, complete && l.rule.OnceFor > 0, calls)
 	default:
-		err = l.endError()
+		err = l.state.endError()
 	}
 	if endedEarly(err) {
 		l.notifyObserver(err)
@@ -75,43 +75,12 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	return err
 }
 
-// beginRelease returns true for the first call. Each later call waits until the release has ended,
-// and returns false.
-func (l *Lease) beginRelease() bool {
-	l.mu.Lock()
-	if !l.releasing {
-		l.releasing = true
-		l.mu.Unlock()
-		return true
-	}
-	if l.releaseEnded {
-		l.mu.Unlock()
-		return false
-	}
-	if l.waiters == nil {
-		l.waiters = make(chan struct{})
-	}
-	ended := l.waiters
-	l.mu.Unlock()
-	<-ended // the first call ends after releaseWithin at the latest
-	return false
-}
-
-func (l *Lease) endRelease() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.releaseEnded = true
-	if l.waiters != nil {
-		close(l.waiters)
-	}
-}
-
 // pass hands the hold over to the next caller of this process, or releases the hold at the server.
 // It stores the number of calls in calls.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
-	e.times.recordHold(l.rule.Name, now.Sub(l.began))
+	e.times.recordHold(l.rule.Name, now.Sub(l.state.began))
 	passed, rest := e.cohorts.release(h)
 	if passed {
 		e.keeper.removeUser(h, l)

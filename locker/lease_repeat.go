@@ -87,7 +87,7 @@ func (r *repetition) attempt() (verdict, error) {
 	q, ok := r.step.begin()
 	if !ok {
 		<-r.ended
-		return stopped, r.lease.contextCause()
+		return stopped, r.lease.state.contextCause()
 	}
 	r.calls++
 	if ok, err := r.wait(q.Answered(), nil); !ok {
@@ -117,7 +117,7 @@ func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (
 	case <-pause:
 		return true, nil
 	case <-r.ended:
-		return false, r.lease.contextCause()
+		return false, r.lease.state.contextCause()
 	case <-r.ctx.Done():
 		return false, r.ctx.Err()
 	case <-r.late:
@@ -131,7 +131,7 @@ func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	calls := 0
 	err := step(ctx, &calls)
-	if over := l.endError(); endedEarly(over) {
+	if over := l.state.endError(); endedEarly(over) {
 		l.notifyObserver(over) // the Observer is notified of the loss before the end of op
 	}
 	if err != nil {

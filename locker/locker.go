@@ -175,7 +175,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 			_ = lease.Release(ctx)
 		}
 	}()
-	err = fn(lease.derive(withLease(lease.base, lease)))
+	err = fn(lease.within(lease.base))
 	returned = true
 	return settle(ctx, lease, err)
 }

@@ -104,12 +104,12 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 func (r *reentrant) newFamily(root *Lease, key string) *Lease {
 	f := &family{locker: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
-		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
-		part: &part{family: f},
+		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, base: root.base,
+		part: &part{family: f}, state: leaseState{mode: root.Mode(), began: root.state.began},
 	}
 	l.rule.Key = key // the key that the caller gave, even if the Locker inside uses another one
 	f.parts[l] = struct{}{}
-	root.onEnd(f.end)
+	root.state.onEnd(f.end)
 	return l
 }
 
@@ -134,7 +134,7 @@ var errNotHeld = errors.New("not held any more")
 // nest returns a nested Lease, which is another part of l's lease, for a caller that acquires
 // rule with a context of l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
-	cause := l.contextCause()
+	cause := l.state.contextCause()
 	if errors.Is(cause, ErrReleased) {
 		return nil, errNotHeld
 	}

@@ -42,9 +42,12 @@ type part struct {
 func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
 	p := &part{family: f}
-	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
+	l := &Lease{
+		engine: root.engine, hold: root.hold, rule: rule, fence: root.fence, part: p,
+		state: leaseState{mode: rule.Mode, began: time.Now()},
+	}
 	if rule.EndAfter != 0 {
-		p.atMostEnd = l.began.Add(rule.EndAfter)
+		p.atMostEnd = l.state.began.Add(rule.EndAfter)
 	}
 	l.base, l.endHold = root.engine.cfg.observe(ctx, OpHold, rule)
 	if err := f.enter(l); err != nil {
@@ -64,7 +67,7 @@ func (f *family) enter(l *Lease) error {
 	if f.ended {
 		return errNotHeld
 	}
-	if cause := f.root.contextCause(); cause != nil {
+	if cause := f.root.state.contextCause(); cause != nil {
 		return cause
 	}
 	if f.shared && l.rule.Mode == Exclusive {
@@ -110,12 +113,12 @@ func (f *family) end(cause error) {
 	f.mu.Lock()
 	parts := slices.Collect(maps.Keys(f.parts))
 	f.mu.Unlock()
-	lost := f.root.endError()
+	lost := f.root.state.endError()
 	for _, l := range parts {
 		if endedEarly(lost) {
 			l.lose(lost)
 		} else {
-			l.cancel(cause)
+			l.state.cancel(cause)
 		}
 	}
 }
@@ -133,12 +136,12 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.endError(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
+	if lost := f.root.state.endError(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
 		l.lose(lost)
 	}
 	switch {
-	case !l.end(ErrReleased):
-		return l.endError()
+	case !l.state.end(ErrReleased):
+		return l.state.endError()
 	case f.remove(l, complete):
 		return f.root.giveUp(ctx, f.isComplete(), calls)
 	}

@@ -72,7 +72,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 func contextOfAll(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
-		ctx = l.derive(withLease(ctx, l))
+		ctx = l.within(ctx)
 	}
 	return ctx
 }
@@ -81,7 +81,7 @@ func contextOfAll(leases []*Lease) context.Context {
 func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	complete := err == nil
 	for _, l := range leases {
-		complete = complete && !endedEarly(l.endError())
+		complete = complete && !endedEarly(l.state.endError())
 	}
 	var all []error
 	if err != nil {
@@ -208,7 +208,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 	}()
 	if err := collect(g); err != nil {
 		for _, l := range g.leases {
-			if lost := l.endError(); lost != nil { // the loss of l ended the wait for the next lease
+			if lost := l.state.endError(); lost != nil { // the loss of l ended the wait for the next lease
 				return nil, l.wrap(OpAcquire, lost)
 			}
 		}
@@ -222,5 +222,5 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 func (g *gathering) add(l *Lease) {
 	g.leases = append(g.leases, l)
 	g.takes.add(l)
-	g.ctx = l.derive(g.ctx)
+	g.ctx = l.state.derive(g.ctx)
 }

@@ -277,7 +277,7 @@ func (c *caller) mindOrder(ctx context.Context) error {
 	key := c.key()
 	for _, l := range t.allLeases(ctx) {
 		switch {
-		case l.engine != c.engine || l.endError() != nil:
+		case l.engine != c.engine || l.state.endError() != nil:
 		case l.hold.claim.Key == key && l.Mode() == Shared && c.rule.Mode == Shared: // the caller reads with the same hold
 		// Another caller may hold units too, and wait for the units of this caller.
 		case l.hold.claim.Key == key && l.rule.Limit > 0 && c.rule.Limit > 0:

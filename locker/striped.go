@@ -171,7 +171,7 @@ func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, 
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
 		switch {
-		case l == nil || l.part == nil || l.part.family.locker != &s.families || errors.Is(l.contextCause(), ErrReleased):
+		case l == nil || l.part == nil || l.part.family.locker != &s.families || errors.Is(l.state.contextCause(), ErrReleased):
 		case l.rule.Key == rule.Key:
 			return nil, nil
 		case beside == nil && l.part.family.root.rule.Key == stripe:
