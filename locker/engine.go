@@ -41,14 +41,19 @@ type Engine struct {
 	departures departures // releases in the background
 	owned      io.Closer  // the client that Open has made; nil: the client belongs to the caller
 
-	examine   sync.Once
-	closing   chan struct{} // closed when Close begins
-	closed    chan struct{} // closed when Close has ended
-	closeErr  error         // what Close returned
-	closeOnce sync.Once
+	examine sync.Once
+	closing chan struct{} // closed when Close begins
+	closure closure
 	// The context of calls for which no caller waits. The context ends when Close has ended.
 	background       context.Context
 	cancelBackground context.CancelFunc
+}
+
+// closure is the result of Close, for which all other calls of Close wait.
+type closure struct {
+	once sync.Once
+	over chan struct{} // closed when Close has ended
+	err  error         // what Close returned
 }
 
 // NewFromStore returns a Locker on s. The other constructors make a Store
@@ -65,7 +70,7 @@ func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 }
 
 func newEngine(s Store, cfg config) *Engine {
-	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, closing: make(chan struct{}), closed: make(chan struct{})}
+	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
 	e.cfg.noUnits = noUnits(e.can)
 	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
@@ -147,16 +152,16 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // for the first Close, and returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
-	e.closeOnce.Do(func() { first = true })
+	e.closure.once.Do(func() { first = true })
 	if !first {
 		select {
-		case <-e.closed:
-			return e.closeErr
+		case <-e.closure.over:
+			return e.closure.err
 		case <-ctx.Done():
 			return &Error{Op: OpClose, Err: ctx.Err()}
 		}
 	}
-	defer close(e.closed)
+	defer close(e.closure.over)
 	close(e.closing)
 	silent := e.post.stop()
 	e.acquires.Close()
@@ -164,24 +169,13 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, l := range e.keeper.leases() {
 		l.state.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
-	err := e.acquires.Wait(ctx)
-	if ran := e.runs.Wait(ctx); err == nil {
-		err = ran
-	}
-	if departed := e.departures.tasks.Wait(ctx); err == nil {
-		err = departed
-	}
+	err := cmp.Or(e.acquires.Wait(ctx), e.runs.Wait(ctx), e.departures.tasks.Wait(ctx)) // in this order
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
 	}
 	e.cancelBackground()
-	if ended := e.steps.Close(ctx); err == nil {
-		err = ended
-	}
-	if idle := e.calls.Stop(ctx); err == nil {
-		err = idle
-	}
+	err = cmp.Or(err, e.steps.Close(ctx), e.calls.Stop(ctx)) // in this order
 	select {
 	case <-silent:
 	case <-ctx.Done(): // a subscription hangs; Close leaves it to go-redis to end it
@@ -191,9 +185,9 @@ func (e *Engine) Close(ctx context.Context) error {
 		_ = e.owned.Close() // it only closes sockets, which leaves nothing to do
 	}
 	if err != nil {
-		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}
+		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}
 	}
-	return e.closeErr
+	return e.closure.err
 }
 
 // undo repeats the release of ch in the background until it is confirmed or useless.
