@@ -16,10 +16,10 @@ var semaphores = []contestant{permits(semaphore), permits(semaphoreFair, locker.
 
 // permits returns a contestant with this name, which locks with latchkit's semaphore. Each
 // caller takes one permit.
-func permits(name string, options ...locker.SemaphoreOption) contestant {
+func permits(name string, options ...locker.SingleOption) contestant {
 	return contestant{name: name, kind: ours, admits: true, open: func(s settings) (locks, error) {
 		c := s.client(true)
-		e, err := locker.NewSemaphore(c, mostPermits, append([]locker.SemaphoreOption{locker.WithTTL(s.TTL)}, options...)...)
+		e, err := locker.NewSemaphore(c, mostPermits, append([]locker.SingleOption{locker.WithTTL(s.TTL)}, options...)...)
 		return &latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, err
 	}}
 }

@@ -169,7 +169,7 @@ func TestBackoffs(t *testing.T) {
 		return ds
 	}
 	ms := time.Millisecond
-	if got := fmt.Sprint(take(locker.Constant(5*ms), 3)); got != "[5ms 5ms 5ms]" {
+	if got := fmt.Sprint(take(locker.Exponential(5*ms, 5*ms), 3)); got != "[5ms 5ms 5ms]" {
 		t.Error(got)
 	}
 	growing := locker.Exponential(5*ms, 30*ms)
@@ -179,7 +179,7 @@ func TestBackoffs(t *testing.T) {
 		}
 	}
 	seen := map[time.Duration]bool{}
-	for _, d := range take(locker.Jitter(locker.Constant(10*ms)), 200) {
+	for _, d := range take(locker.Jitter(locker.Exponential(10*ms, 10*ms)), 200) {
 		if d < 5*ms || d > 10*ms {
 			t.Fatalf("%v", d)
 		}

@@ -51,7 +51,7 @@ func TestAForeignHolderWithoutEndGivesATimeToComeBack(t *testing.T) {
 
 func TestAReleaseWakesAWaiterAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Constant(time.Hour)), locker.WithPrefix("p:"))
+		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Exponential(time.Hour, time.Hour)), locker.WithPrefix("p:"))
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		got := make(chan *locker.Lease)
 		go func() {
@@ -71,7 +71,7 @@ func TestAReleaseWakesAWaiterAtOnce(t *testing.T) {
 
 func TestAWaiterComesWhenTheHoldersTimeIsOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Constant(time.Hour)))
+		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Exponential(time.Hour, time.Hour)))
 		store.Occupy("a", 5*time.Second)
 		start := time.Now()
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
@@ -168,7 +168,7 @@ func TestARefusalForGoodIsReturnedAtOnce(t *testing.T) {
 
 func TestAnOutageIsNotPolledAtTheHoldersPace(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Constant(time.Second)))
+		l := lockertest.NewLocker(t, store, locker.WithBackoff(locker.Exponential(time.Second, time.Second)))
 		store.Occupy("a", time.Millisecond)
 		time.AfterFunc(500*time.Microsecond, func() { store.Fail(locker.OpAcquire, errors.New("EOF")) })
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Minute})

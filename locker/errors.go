@@ -34,7 +34,7 @@ var (
 	// ErrUnavailable is never also ErrBusy.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
-	// The error contains the error of each node: see [NodeError].
+	// The error contains the error of each node: see [store.NodeError].
 	ErrQuorum = store.ErrQuorum
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported

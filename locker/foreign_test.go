@@ -118,7 +118,7 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
-	l := newSingle(t, client, locker.WithBackoff(locker.Constant(time.Hour)))
+	l := newSingle(t, client, locker.WithBackoff(locker.Exponential(time.Hour, time.Hour)))
 	const key = "foreign:expires"
 	p := newPoller(t, client, key)
 	start := time.Now()
@@ -187,7 +187,7 @@ func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	server := redistest.Shared(t)
 	client := server.Client(t)
 	const key, enough = "foreign:shared", 30
-	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Constant(4*time.Millisecond))))
+	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Exponential(4*time.Millisecond, 4*time.Millisecond))))
 	stop := make(chan struct{})
 	var ours, theirs, inside int // only the lock under test guards these counters
 	var mu sync.Mutex

@@ -155,7 +155,7 @@ func (s late) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error
 
 func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, late{store, new(atomic.Int32)}, locker.WithBackoff(locker.Constant(time.Second)))
+		l := lockertest.NewLocker(t, late{store, new(atomic.Int32)}, locker.WithBackoff(locker.Exponential(time.Second, time.Second)))
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
 		time.Sleep(4 * time.Second)
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {

@@ -67,10 +67,10 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	h.engine.cohorts.dropHold(h)
 }
 
-// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is already
-// under way does no harm, because it can only lengthen a lease that is still held. retire returns
-// the release of h as a Chore: a call that is repeated in the background, without a caller that
-// waits for it. It also returns the deadline of h, and whether h was still in the schedule.
+// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
+// already under way does no harm, because it can only lengthen a lease that is still held. retire
+// returns the release of h as a Chore: a call that is repeated in the background, without a caller
+// that waits for it. It also returns the deadline of h, and whether h was still in the schedule.
 func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, scheduled bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

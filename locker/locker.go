@@ -102,9 +102,6 @@ type (
 	Info = store.Info
 	// A Warning reports a setting of the server that can cause the loss of locks: see [Warner].
 	Warning = store.Warning
-	// NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each
-	// node; [errors.As] finds the first NodeError.
-	NodeError = store.NodeError
 )
 
 const (

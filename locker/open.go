@@ -95,19 +95,25 @@ func dial(server any) (redis.UniversalClient, error) {
 // are lost. See [WithReplicaAck], and let the database check the fence. Nothing is sent before the
 // first lock is taken. Close c only after the Locker.
 func New(c Client, opts ...SingleOption) (*Engine, error) {
-	if err := checkClient("New", c); err != nil {
+	return newOnRedis("New", c, opts, 0, redisstore.New)
+}
+
+// newOnRedis returns the Locker of a constructor for one server, a Sentinel set or a Cluster. limit
+// is the number of units of a semaphore; 0: the Locker is no semaphore.
+func newOnRedis(constructor string, c Client, opts []SingleOption, limit int, makeStore func(redisstore.Client, redisstore.Settings) (Store, error)) (*Engine, error) {
+	if err := checkClient(constructor, c); err != nil {
 		return nil, err
 	}
 	cfg, err := configure(opts, SingleOption.setSingle)
 	if err != nil {
 		return nil, err
 	}
-	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
-	store, err := redisstore.New(c, cfg.redis())
+	cfg.limit, cfg.failsOver = limit, cfg.failsOver || redisstore.FailsOver(c)
+	s, err := makeStore(c, cfg.redis())
 	if err != nil {
 		return nil, err
 	}
-	return newEngine(store, cfg), nil
+	return newEngine(s, cfg), nil
 }
 
 // checkClient refuses a nil client c, and a client that moves keys between servers. The error names
@@ -141,19 +147,7 @@ func checkClient(constructor string, c Client) error {
 // There are no readers on several independent servers: a Locker of [NewRedlock] is exclusive.
 // Nothing is sent before the first lock is taken. Close c only after the Locker.
 func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
-	if err := checkClient("NewReadWrite", c); err != nil {
-		return nil, err
-	}
-	cfg, err := configure(opts, SingleOption.setSingle)
-	if err != nil {
-		return nil, err
-	}
-	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
-	store, err := redisstore.NewReadWrite(c, cfg.redis())
-	if err != nil {
-		return nil, err
-	}
-	return newEngine(store, cfg), nil
+	return newOnRedis("NewReadWrite", c, opts, 0, redisstore.NewReadWrite)
 }
 
 // NewSemaphore returns a Locker with which all processes together hold at most n leases of a key at
@@ -178,24 +172,11 @@ func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before
 // the first lock is taken. Close c only after the Locker.
-func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
-	if err := checkClient("NewSemaphore", c); err != nil {
-		return nil, err
-	}
+func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 	if n < 1 || n > mostUnits {
 		return nil, fmt.Errorf("latchkit: NewSemaphore: n is %d; give how many leases of a key may be held at once, 1 to %d", n, mostUnits)
 	}
-	cfg, err := configure(opts, SemaphoreOption.setSemaphore)
-	if err != nil {
-		return nil, err
-	}
-	cfg.limit = n
-	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
-	store, err := redisstore.NewSemaphore(c, cfg.redis())
-	if err != nil {
-		return nil, err
-	}
-	return newEngine(store, cfg), nil
+	return newOnRedis("NewSemaphore", c, opts, n, redisstore.NewSemaphore)
 }
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
@@ -231,8 +212,8 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // Otherwise it says which server does not vote, why, and for how long. A Redis Cluster is
 // enrolled slot by slot, which takes a minute.
 //
-// The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
-// of ctx ends the call, but steps that it has taken are not undone.
+// The error is [ErrQuorum], with a [store.NodeError] inside for each server that does not vote. The
+// end of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
 	if err != nil {

@@ -48,8 +48,8 @@ func newConfig() config {
 		queue:    true,
 		handoffs: DefaultHandoffs,
 
-		maxSkew:     DefaultMaxSkew,
-		nodeTimeout: DefaultNodeTimeout,
+		maxSkew:     500 * time.Millisecond,
+		nodeTimeout: 500 * time.Millisecond,
 	}
 }
 
@@ -187,17 +187,14 @@ func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }
 
-// DefaultMaxSkew is how far the clocks of two servers may differ when [WithMaxSkew] sets no other.
-const DefaultMaxSkew = 500 * time.Millisecond
-
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
 // differ. A lease ends by the server's clock. So after a failover, the lease may end sooner by the
 // difference of the two clocks. A holder therefore ends its lease earlier by min(d, TTL/4). On
-// Sentinel and on a Cluster the default is [DefaultMaxSkew]. On one server, nothing is subtracted
+// Sentinel and on a Cluster the default is 500 ms. On one server, nothing is subtracted
 // by default. There, give this option if a hosting service or another tool promotes the server's
 // replicas.
 //
-// On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
+// On a quorum the default is 500 ms too, but there the nodes keep a lease for 2 × d
 // longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
 // clock differs by more than d from the clocks of the other nodes. A process that sees this
 // difference treats the node like a node that has forgotten its leases. Give all processes the same
@@ -224,16 +221,9 @@ func (c *config) drift(ttl time.Duration) time.Duration {
 // ErrBusy, or with ErrUnavailable if the last attempt of the wait was not answered.
 type Backoff = iter.Seq[time.Duration]
 
-// Constant returns a Backoff whose pauses all have the length d.
-func Constant(d time.Duration) Backoff {
-	return func(yield func(time.Duration) bool) {
-		for yield(d) {
-		}
-	}
-}
-
 // Exponential returns a Backoff that begins with a pause of the length first. Each later pause is
-// twice as long as the pause before it, but never longer than the parameter most.
+// twice as long as the pause before it, but never longer than most. With first = most, all pauses
+// have the same length.
 func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
 // Jitter replaces each pause of b by a random pause between half of its length and its full length.

@@ -19,13 +19,7 @@ type Option interface {
 // A SingleOption sets up a Locker on one Redis server, one Sentinel set or one Redis Cluster:
 // [New], [NewReadWrite] and [NewSemaphore].
 type SingleOption interface {
-	SemaphoreOption
 	setSingle(c *config)
-}
-
-// A SemaphoreOption sets up a Locker of [NewSemaphore]. All SingleOptions are SemaphoreOptions.
-type SemaphoreOption interface {
-	setSemaphore(c *config)
 }
 
 // A QuorumOption sets up a Locker on several Redis servers: [NewRedlock] and [EnrollRedlock].
@@ -48,19 +42,16 @@ type (
 	serversOption func(*config)
 )
 
-func (o anyOption) set(c *config)          { o(c) }
-func (o anyOption) setSingle(c *config)    { o(c) }
-func (o anyOption) setQuorum(c *config)    { o(c) }
-func (o anyOption) setSemaphore(c *config) { o(c) }
+func (o anyOption) set(c *config)       { o(c) }
+func (o anyOption) setSingle(c *config) { o(c) }
+func (o anyOption) setQuorum(c *config) { o(c) }
 
-func (o singleOption) setSingle(c *config)    { o(c) }
-func (o singleOption) setSemaphore(c *config) { o(c) }
+func (o singleOption) setSingle(c *config) { o(c) }
 
 func (o quorumOption) setQuorum(c *config) { o(c) }
 
-func (o serversOption) setSingle(c *config)    { o(c) }
-func (o serversOption) setQuorum(c *config)    { o(c) }
-func (o serversOption) setSemaphore(c *config) { o(c) }
+func (o serversOption) setSingle(c *config) { o(c) }
+func (o serversOption) setQuorum(c *config) { o(c) }
 
 // WithOptions makes one Option of several, in their order.
 func WithOptions(opts ...Option) Option {
@@ -135,12 +126,9 @@ func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }
 
-// DefaultNodeTimeout is how long a quorum waits for a node when [WithNodeTimeout] sets no other.
-const DefaultNodeTimeout = 500 * time.Millisecond
-
 // WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
 // step waits only if the answers of the other nodes do not already decide the result. This time is
-// independent of the TTL. Default: [DefaultNodeTimeout].
+// independent of the TTL. Default: 500 ms.
 //
 // latchkit gives up every call after one second, and then the node counts as silent. So for a node
 // that hangs, a d of more than one second has no effect. Such a d matters only for

@@ -206,7 +206,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			store := lockertest.NewMemory()
 			var ls []*locker.Engine
 			for range 3 {
-				ls = append(ls, lockertest.NewLocker(t, store.NewProcess(), locker.WithFair(), locker.WithBackoff(locker.Constant(time.Nanosecond))))
+				ls = append(ls, lockertest.NewLocker(t, store.NewProcess(), locker.WithFair(), locker.WithBackoff(locker.Exponential(time.Nanosecond, time.Nanosecond))))
 			}
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			start := time.Now()

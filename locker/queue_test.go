@@ -230,7 +230,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 
 func TestWithoutQueueNobodyQueues(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, _ := processes(t, store, 2, locker.WithoutQueue(), locker.WithBackoff(locker.Constant(10*time.Millisecond)))
+		ls, _ := processes(t, store, 2, locker.WithoutQueue(), locker.WithBackoff(locker.Exponential(10*time.Millisecond, 10*time.Millisecond)))
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		<-time.After(time.Second)

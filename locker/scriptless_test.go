@@ -157,7 +157,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	var inside, runs atomic.Int32
 	var callers []*locker.Engine
 	for range 8 { // made before the faults, because a new client must reach the server first
-		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond))))
+		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Exponential(2*time.Millisecond, 2*time.Millisecond))))
 	}
 	stop := make(chan struct{})
 	broken := make(chan struct{})

@@ -19,7 +19,7 @@ import (
 
 // patient makes waiters depend on messages: without a message, a waiter asks again only after an
 // hour.
-var patient = locker.WithBackoff(locker.Constant(time.Hour))
+var patient = locker.WithBackoff(locker.Exponential(time.Hour, time.Hour))
 
 func TestAWaiterIsNotifiedThroughRueidis(t *testing.T) {
 	t.Parallel()

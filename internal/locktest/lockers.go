@@ -24,7 +24,7 @@ func ReadWrite(t testing.TB, c locker.Client, opts ...locker.SingleOption) *lock
 }
 
 // Semaphore makes a Locker of n units, and closes it with the test.
-func Semaphore(t testing.TB, c locker.Client, n int, opts ...locker.SemaphoreOption) *locker.Engine {
+func Semaphore(t testing.TB, c locker.Client, n int, opts ...locker.SingleOption) *locker.Engine {
 	l, err := locker.NewSemaphore(c, n, opts...)
 	return closed(t, l, err)
 }

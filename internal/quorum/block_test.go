@@ -63,7 +63,7 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 	for i, by := range []time.Duration{0, 0, -150 * time.Millisecond} {
 		cs = append(cs, skewedNode(t, servers[i], by))
 	}
-	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	s := quorumStore(cs, nodeTimeout)
 	checkSettled(t, s)
 	counter := redisstore.CounterKey("a")
 	seconds := 0

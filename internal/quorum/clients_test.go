@@ -11,6 +11,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
@@ -93,7 +94,7 @@ func TestEachNodesErrorIsFound(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 20 * time.Second})
 	wantErr(t, err, "a", locker.ErrQuorum, locker.ErrUnavailable, redis.ErrClosed)
 	wantNot(t, err, locker.ErrBusy)
-	var node *locker.NodeError
+	var node *store.NodeError
 	if !errors.As(err, &node) || node.Node != 1 || node.Addr != "127.0.0.1:1" {
 		t.Errorf("node error %+v in %v", node, err)
 	}

@@ -35,7 +35,7 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 		key := fmt.Sprint("free", i%5)
 		back := func(what string, call func(ctx context.Context) error) {
 			t.Helper()
-			locktest.Back(t, locker.DefaultNodeTimeout, what, func() {
+			locktest.Back(t, nodeTimeout, what, func() {
 				if err := call(t.Context()); err != nil {
 					t.Errorf("%s, with two nodes that answer: %v", what, err)
 				}

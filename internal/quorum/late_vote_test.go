@@ -55,7 +55,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA("quorum_release"), second: make(chan struct{})}
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
 	checkSettled(t, s)
 
 	const foreign = "somebody else"
@@ -158,7 +158,7 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	slow := &latecomer{
 		Client: servers[2].Client(t), sha: scriptSHA("quorum_vote"), asked: make(chan struct{}), late: make(chan struct{}),
 	}
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatalf("%v %v", g.State, err)

@@ -41,6 +41,9 @@ type pending = locktest.Pending
 // tests.
 func goroutines() []string { return locktest.Goroutines("locker") }
 
+// nodeTimeout is the default of locker.WithNodeTimeout.
+const nodeTimeout = 500 * time.Millisecond
+
 // quorumStore makes the Store that locker.NewRedlock uses. The parameter patience is how long a
 // step waits for a node.
 func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
@@ -48,7 +51,7 @@ func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
 }
 
 func settings(patience time.Duration) quorum.Settings {
-	return quorum.Settings{MaxSkew: locker.DefaultMaxSkew, MaxTTL: time.Minute, NodeTimeout: patience}
+	return quorum.Settings{MaxSkew: 500 * time.Millisecond, MaxTTL: time.Minute, NodeTimeout: patience}
 }
 
 func nodesOf(cs []locker.Client) (nodes []redisstore.Client) {

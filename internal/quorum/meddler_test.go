@@ -83,7 +83,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	ms, cs := meddlers(t, servers)
-	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	s := quorumStore(cs, nodeTimeout)
 	checkSettled(t, s)
 	claim := claimOn("a")
 	claim.OnceFor = time.Hour
@@ -262,7 +262,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 			if c.down {
 				cs[2] = deadNode(t)
 			}
-			s := quorumStore(cs, locker.DefaultNodeTimeout)
+			s := quorumStore(cs, nodeTimeout)
 			checkSettled(t, s)
 			for i, holder := range c.holders {
 				if err := direct[i].Set(t.Context(), "a", holder, time.Minute).Err(); err != nil {
@@ -284,7 +284,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
-	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	s := quorumStore(cs, nodeTimeout)
 	checkSettled(t, s)
 	claim := claimOn("a")
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {

@@ -177,7 +177,7 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
-	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	s := quorumStore(cs, nodeTimeout)
 	claim := claimOn("a")
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatal(g.State, err)

@@ -24,7 +24,7 @@ func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	for i, by := range []time.Duration{-time.Hour, 0, time.Hour} {
 		cs = append(cs, skewedNode(t, servers[i], by))
 	}
-	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	s := quorumStore(cs, nodeTimeout)
 	checkSettled(t, s)
 	claim := store.Claim{Key: "a", Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: "of all nodes"}
 	queued := func() (n int64) {

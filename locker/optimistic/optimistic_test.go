@@ -141,7 +141,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	err = optimistic.Update(ctx, c, key, always, optimistic.WithBackoff(locker.Constant(time.Hour)))
+	err = optimistic.Update(ctx, c, key, always, optimistic.WithBackoff(locker.Exponential(time.Hour, time.Hour)))
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, optimistic.ErrConflict) {
 		t.Error(err)
 	}

@@ -260,7 +260,7 @@ func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	l := newPolling(t, client, locker.WithBackoff(locker.Constant(time.Hour)))
+	l := newPolling(t, client, locker.WithBackoff(locker.Exponential(time.Hour, time.Hour)))
 	lock, err := redislock.Obtain(t.Context(), client, "polling:one", time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -239,7 +239,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
 				backend := lockertest.NewMemory()
-				pace := locker.WithBackoff(locker.Constant(time.Second))
+				pace := locker.WithBackoff(locker.Exponential(time.Second, time.Second))
 				options := []locker.Option{pace, locker.WithMaxWaiters(1), locker.WithObserver(tel.observer)}
 				tc.do(t.Context(), t, world{
 					store:   backend,
