@@ -43,7 +43,7 @@ func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
 
 // StripeOf returns the key that the stripe of key has on the server. l is a Locker of NewStriped.
 func StripeOf(l Locker, key string) string {
-	rule, err := l.(*striped).stripe(Rule{Key: key})
+	rule, err := l.(*partLocker).lockOf(Rule{Key: key})
 	if err != nil {
 		panic(err)
 	}

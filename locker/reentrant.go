@@ -1,11 +1,13 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
@@ -46,52 +48,61 @@ func NewReentrant(l Locker) (Locker, error) {
 	if typednil.Is(l) {
 		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with New, and check its error")
 	}
-	return &reentrant{inner: l}, nil
+	return &partLocker{inner: l}, nil
 }
 
-// reentrant is a Locker over another Locker. Each Lease that it grants is a part of a lease of
-// that Locker.
-type reentrant struct{ inner Locker }
+// partLocker is a Locker over another Locker. Each Lease that it grants is a part of a lease of
+// that Locker: see family. It is a Locker of [NewReentrant] or of [NewStriped].
+type partLocker struct {
+	inner   Locker
+	stripes uint64 // the number of stripes; 0: each key has a lock of its own
+}
 
-var _ multiLocker = (*reentrant)(nil)
+var _ multiLocker = (*partLocker)(nil)
 
-func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	if part, err := r.enter(ctx, rule); part != nil || err != nil {
+func (p *partLocker) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	lock, err := p.lockOf(rule)
+	if err != nil {
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+	}
+	if part, err := p.enter(ctx, rule, lock.Key); part != nil || err != nil {
 		return part, err
 	}
-	root, err := r.inner.Acquire(ctx, rule)
+	root, err := p.inner.Acquire(ctx, lock)
 	if err != nil {
-		return nil, err
+		return nil, p.withCallerKey(err, rule.Key)
 	}
-	return r.newFamily(root, rule.Key), nil
+	return p.newFamily(root, lock.Key, rule.Key), nil
 }
 
-// acquireAll makes a nested Lease, which is a part of the outer lease, for each key whose lease
-// is in ctx. It takes the other keys through the Locker inside.
-func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
+// acquireAll makes a nested Lease, which is a part of the outer lease, for each key whose lock is
+// held in ctx. For the other keys it takes each lock once, through the Locker inside.
+func (p *partLocker) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
+	locks := make([]Rule, len(rules))
+	for i, rule := range rules {
+		var err error
+		if locks[i], err = p.lockOf(rule); err != nil {
+			return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+		}
+	}
 	return gather(ctx, func(g *gathering) error {
 		leases := make([]*Lease, len(rules))
-		var others []Rule
-		var places []int
+		var others []int // the indexes in rules of the keys whose locks are not in ctx
 		for i, rule := range rules {
-			part, err := r.enter(ctx, rule)
+			part, err := p.enter(ctx, rule, locks[i].Key)
 			switch {
 			case err != nil:
 				return err
 			case part == nil:
-				others, places = append(others, rule), append(places, i)
+				others = append(others, i)
 			default:
 				leases[i] = part
 				g.add(part)
 			}
 		}
 		if len(others) > 0 {
-			roots, err := acquireAll(g.ctx, r.inner, others)
-			if err != nil {
+			if err := p.takeLocks(g, rules, locks, others, leases); err != nil {
 				return err
-			}
-			for n, root := range roots {
-				leases[places[n]] = r.newFamily(root, others[n].Key)
 			}
 		}
 		g.leases = leases
@@ -99,10 +110,46 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 	})
 }
 
-// newFamily makes the family of root, a lease that was just taken for key, and returns its
-// first part, which is the Lease of the caller.
-func (r *reentrant) newFamily(root *Lease, key string) *Lease {
-	f := &family{locker: r, root: root, parts: make(map[*Lease]struct{})}
+// takeLocks takes the locks of the rules at the indexes in places, and puts their leases into
+// leases.
+func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, leases []*Lease) error {
+	wanted, first := make([]Rule, len(places)), make(map[string]string)
+	for n, i := range places {
+		wanted[n] = locks[i]
+		if _, ok := first[locks[i].Key]; !ok {
+			first[locks[i].Key] = rules[i].Key
+		}
+	}
+	wanted = mergeByKey(wanted)
+	roots, err := acquireAll(g.ctx, p.inner, wanted)
+	if e, ok := errtype.As[*Error](err); ok {
+		return p.withCallerKey(err, first[e.Key])
+	} else if err != nil {
+		return err
+	}
+	taken := make(map[string]*Lease)
+	for n, root := range roots {
+		lock := wanted[n].Key
+		taken[lock] = p.newFamily(root, lock, first[lock])
+		g.leases = append(g.leases, taken[lock]) // if taking a part fails, all parts are released
+	}
+	for _, i := range places {
+		of := taken[locks[i].Key]
+		if leases[i] = of; of.rule.Key == rules[i].Key {
+			continue
+		}
+		if leases[i], err = of.nest(g.ctx, rules[i]); err != nil {
+			return err
+		}
+		g.leases = append(g.leases, leases[i])
+	}
+	return nil
+}
+
+// newFamily makes the family of root, a lease of the key lock that was just taken for key. It
+// returns the first part of the family, which is the Lease of the caller.
+func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
+	f := &family{locker: p, lock: lock, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, base: root.base,
 		part: &part{family: f}, state: leaseState{mode: root.Mode(), began: root.state.began},
@@ -113,19 +160,29 @@ func (r *reentrant) newFamily(root *Lease, key string) *Lease {
 	return l
 }
 
-// enter returns a nested Lease, which is a part of the lease in ctx that has rule's key. If ctx
-// has no such lease, both results are nil.
-func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
+// enter returns a nested Lease, which is a part of the lease in ctx that has the key lock. If ctx
+// has no such lease, both results are nil. Then the caller waits, like a caller that has rule's key
+// itself on a Locker of NewStriped.
+func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease, error) {
+	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.part == nil || l.part.family.locker != r || l.rule.Key != rule.Key {
-			continue
-		}
-		if nested, err := l.nest(ctx, rule); err != errNotHeld {
-			return nested, err
+		switch {
+		case l == nil || l.part == nil || l.part.family.locker != p || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
+		case p.stripes > 0 && l.rule.Key == rule.Key:
+			return nil, nil
+		case beside == nil:
+			beside = l
 		}
 	}
-	return nil, nil
+	if beside == nil {
+		return nil, nil
+	}
+	nested, err := beside.nest(ctx, rule)
+	if err == errNotHeld {
+		return nil, nil
+	}
+	return nested, err
 }
 
 // errNotHeld refuses an Acquire with the context of a hold that was released.
@@ -186,5 +243,14 @@ func (f *family) checkNested(rule Rule) error {
 	return nil
 }
 
-// Check calls the method Check of the Locker inside.
-func (r *reentrant) Check(rule Rule) error { return Check(r.inner, rule) }
+// Check calls the function Check for the Locker inside and the rule of the lock.
+func (p *partLocker) Check(rule Rule) error {
+	if p.stripes > 0 {
+		rule.Key = cmp.Or(rule.Key, "key") // any key, because the real key is known only with a request
+	}
+	lock, err := p.lockOf(rule)
+	if err != nil {
+		return err
+	}
+	return Check(p.inner, lock)
+}
