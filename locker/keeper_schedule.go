@@ -67,7 +67,7 @@ func (r *renewal) lookTime() instant {
 type schedule struct {
 	nearHolds    nearby
 	farHolds     map[int64][]*hold // the holds outside nearHolds, by the number of their slot
-	farSlots     slots             // the slots in farHolds, the earliest first
+	farSlots     []int64           // the slots in farHolds, the earliest first
 	firstFarSlot int64             // the holds of all earlier slots are in nearHolds
 }
 
@@ -89,7 +89,9 @@ func (s *schedule) add(h *hold) {
 	}
 	others, known := s.farHolds[h.renewal.slot]
 	if !known {
-		heap.Push(&s.farSlots, h.renewal.slot)
+		// Most slots are new at the end: a renewal moves its hold to later than most others.
+		i, _ := slices.BinarySearch(s.farSlots, h.renewal.slot)
+		s.farSlots = slices.Insert(s.farSlots, i, h.renewal.slot)
 	}
 	s.farHolds[h.renewal.slot] = append(others, h)
 	h.renewal.index = int32(len(others) + 1)
@@ -119,7 +121,8 @@ func (s *schedule) reschedule(h *hold) {
 // first returns the first hold that is due at the time now, or nil if there is none.
 func (s *schedule) first(now instant) *hold {
 	for len(s.farSlots) > 0 && s.farSlots[0] <= slotOf(now) {
-		slot := heap.Pop(&s.farSlots).(int64)
+		slot := s.farSlots[0]
+		s.farSlots = s.farSlots[1:]
 		holds := s.farHolds[slot]
 		delete(s.farHolds, slot)
 		s.firstFarSlot = slot + 1
@@ -197,24 +200,6 @@ func (s *nearby) Pop() any {
 	*s = (*s)[:last]
 	h.renewal.index = 0
 	return h
-}
-
-// slots is a heap of slot numbers.
-type slots []int64
-
-func (s slots) Len() int           { return len(s) }
-func (s slots) Less(i, j int) bool { return s[i] < s[j] }
-func (s slots) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
-
-// Push is for container/heap.
-func (s *slots) Push(x any) { *s = append(*s, x.(int64)) }
-
-// Pop is for container/heap.
-func (s *slots) Pop() any {
-	last := len(*s) - 1
-	slot := (*s)[last]
-	*s = (*s)[:last]
-	return slot
 }
 
 // instant is a time on the monotonic clock, in ns; 0 means that there is no time. A keeper has

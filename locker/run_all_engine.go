@@ -83,22 +83,26 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 		return 0, err
 	// Then each lock is taken alone. Each acquire reports its own refusal, or is repeated.
 	case errors.As(failure, &no):
-		return 1, j.forget()
+		j.forget()
+		return 1, nil
 	case failure != nil:
 		return 1, j.undo(failure)
 	}
 	for i, g := range grants {
 		if g.State == store.Done {
-			return 0, cmp.Or(j.forget(), all[i].fail(ErrDone, 0))
+			j.forget()
+			return 0, all[i].fail(ErrDone, 0)
 		}
 		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.caller.rule.Wait == NoWait {
 			a.noteBusy(g)
-			return 0, cmp.Or(j.forget(), a.giveUp(errWaitOver))
+			j.forget()
+			return 0, a.giveUp(errWaitOver)
 		}
 	}
 	for i, g := range grants {
 		if g.State != store.Granted {
-			return i + 1, j.forget()
+			j.forget()
+			return i + 1, nil
 		}
 	}
 	return 0, j.newLeases(g, grants)
@@ -175,16 +179,16 @@ func (j *joint) undo(failure error) (err error) {
 			err = a.fail(asUnavailable(failure), 0)
 		}
 	}
-	return cmp.Or(j.forget(), err)
+	j.forget()
+	return err
 }
 
 // forget drops the tokens, which hold nothing.
-func (j *joint) forget() error {
+func (j *joint) forget() {
 	for _, a := range j.all {
 		a.own = ticket{holder: a.ticket.holder, place: a.ticket.place}
 		a.ticket = &a.own
 	}
-	return nil
 }
 
 // newLeases makes the leases of the grants, and adds them to g.
