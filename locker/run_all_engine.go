@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,16 +64,16 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // Otherwise the step takes none. Then the leases up to the first key that is held must be taken
 // alone, and aloneCount is the number of these leases.
 func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time) (aloneCount int, err error) {
-	if over := g.ctx.Err() != nil || e.isClosing(); over || e.can.AcquireAll == nil || len(all) == 1 {
+	// A step for all keys does not suit readers and permits, and must not overtake a release that is
+	// under way.
+	apart := func(a *acquisition) bool {
+		return a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 || e.cohorts.departureOf(a.caller.key()) != nil
+	}
+	if over := g.ctx.Err() != nil || e.isClosing(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
 		return len(all), nil
 	}
 	j := joint{all: all, began: began, sentAt: time.Now()}
 	for _, a := range all {
-		// A step for all keys does not suit readers and permits, and must not overtake a release
-		// that is under way.
-		if a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 || e.cohorts.departureOf(a.caller.key()) != nil {
-			return len(all), nil
-		}
 		j.prepare(a)
 	}
 	// The call may continue after this function has returned, so these acquisitions are not

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -181,6 +182,22 @@ func TestEachKeyOfRunAllIsObserved(t *testing.T) {
 		slices.Sort(got)
 		if want := []string{"a acquired", "a acquired", "b acquired", "b timeout", "c timeout"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+// A RunAll with a reader takes no keys in one step, so it makes one call for each key, and undoes
+// nothing when one of them is refused.
+func TestAReaderInRunAllCostsNoFurtherCall(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		recorder := new(lockertest.Recorder)
+		l := lockertest.NewLocker(t, store, locker.WithObserver(recorder))
+		store.Occupy("a", time.Minute)
+		rules := []locker.Rule{{Key: "a", Wait: locker.NoWait}, {Key: "b", Mode: locker.Shared}}
+		wantErr(t, locker.RunAll(t.Context(), l, rules, mustNotRun(t)), "a", locker.ErrBusy)
+		synctest.Wait()
+		if calls := recorder.Records(locker.OpAcquire)[0].Outcome.Calls; calls != 1 || store.Calls(locker.OpRelease) != 0 {
+			t.Errorf("%d acquires were counted, and %d releases were sent; want 1 and none", calls, store.Calls(locker.OpRelease))
 		}
 	})
 }
