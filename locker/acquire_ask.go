@@ -162,7 +162,7 @@ func (a *acquisition) noteBusy(g store.Grant) {
 	}
 	if a.waiting.busySince.IsZero() {
 		a.waiting.busySince = a.ticket.sentAt
-		if d, ok := a.caller.engine.times.estimate(a.caller.rule.Name); ok {
+		if d, ok := a.caller.engine.times.meanHold(a.caller.rule.Name, enoughHolds); ok {
 			a.waiting.expected = d * time.Duration(max(a.ticket.place, 1)) / time.Duration(a.caller.rule.maxHolders())
 		}
 	}

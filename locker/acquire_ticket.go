@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"time"
@@ -104,11 +103,9 @@ func (a *acquisition) open() (string, error) {
 	var inbox string
 	var failed error
 	opened := make(chan struct{})
-	e.calls.Do(func() {
-		defer close(opened)
-		ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
-		defer cancel()
-		inbox, failed = e.post.open(ctx, key)
+	e.post.open(key, func(in string, err error) {
+		inbox, failed = in, err
+		close(opened)
 	})
 	timer := e.timers.Start(unansweredFor)
 	defer e.timers.Stop(timer)

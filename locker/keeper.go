@@ -135,18 +135,6 @@ func (k *keeper) wakeRun() {
 	}
 }
 
-// drop takes h, which is lost, out of the schedule, and returns its users. If h was not in the
-// schedule, drop returns false: another call has dealt with the end of h already.
-func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if h.renewal.index == 0 {
-		return nil, false
-	}
-	k.due.remove(h)
-	return h.renewal.leases(), true
-}
-
 // leases returns all Leases that use a hold in the schedule.
 func (k *keeper) leases() []*Lease {
 	k.mu.Lock()

@@ -92,7 +92,9 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 	case store.Revoked, store.NotOurs:
 		k.lose(h, failureOf(g))
 	default: // a Store must not answer a renewal with any other state
-		k.renewalFailed([]*hold{h}, g.Err)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		h.renewal.failure = g.Err // the message of a later loss contains the error; a failed renewal is no loss
 		return true
 	}
 	return false
@@ -112,22 +114,18 @@ func failureOf(g store.Grant) error {
 	}
 }
 
-// renewalFailed records err as the error of the last renewal of holds, so that the message of a
-// later loss can contain it. A failed renewal is not a loss.
-func (k *keeper) renewalFailed(holds []*hold, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, h := range holds {
-		h.renewal.failure = err
-	}
-}
-
 // lose ends h for the given reason. The server has given the key to another holder, or does not
-// know the lease.
+// know the lease. If h has left the schedule, another call has dealt with the end of h already.
 func (k *keeper) lose(h *hold, reason error) {
-	if users, ok := k.drop(h); ok {
-		h.handleLoss(users, reason, false)
+	k.mu.Lock()
+	if h.renewal.index == 0 {
+		k.mu.Unlock()
+		return
 	}
+	k.due.remove(h)
+	users := h.renewal.leases()
+	k.mu.Unlock()
+	h.handleLoss(users, reason, false)
 }
 
 // repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again. The

@@ -103,9 +103,7 @@ func (l *Lease) lose(reason error) bool {
 	if !l.state.end(l.wrap(OpHold, reason)) {
 		return false
 	}
-	// The Observer is not called on the keeper's goroutine, because a slow Observer must not
-	// delay the deadlines of other leases.
-	l.engine.calls.Do(func() { l.notifyObserver(reason) })
+	l.engine.notifyApart(func() { l.notifyObserver(reason) })
 	return true
 }
 
@@ -141,7 +139,7 @@ func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outco
 func (l *Lease) outcome(op Op, err error) Outcome {
 	o := Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.renewalTTL(l.hold)}
 	if op == OpHold {
-		o.Cause = causeOf(err)
+		o.Cause = wordFor(err, losses, "")
 	}
 	return o
 }

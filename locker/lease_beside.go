@@ -162,12 +162,11 @@ func (d *departure) handleAnswer(g store.Grant, err error) {
 }
 
 // end ends a departure, which is a background release. The error err is nil if the release is
-// confirmed, and asked is the number of calls. The Observer is called on a goroutine of its
-// own, because the goroutine that calls end may also deliver the answers to other calls.
+// confirmed, and asked is the number of calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {
-		e.calls.Do(func() { d.report(err, asked) })
+		e.notifyApart(func() { d.report(err, asked) })
 	}
 	e.departures.open.Add(-1)
 	e.departures.tasks.Leave()

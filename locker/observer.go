@@ -29,7 +29,17 @@ const (
 // An Observer is notified when an operation begins and when it ends. Tracing and metrics use
 // Observers: package otellock has one. An Observer must be safe for concurrent use, and fast,
 // because it runs on the caller's path. A panic of an Observer is logged with slog, and the
-// operation continues.
+// operation continues. The list says which goroutine calls the Observer:
+//
+//	Begin, Waiting, Traceparent,     the goroutine of the caller that acquires, releases, extends,
+//	ends of Waiting and operations   downgrades or revokes
+//	end of OpRelease                 with [WithBackgroundRelease], if Run did not wait: one of its own
+//	end of OpHold                    the goroutine of the release; after a loss: one of its own, or the
+//	                                 goroutine of a Release, Extend or Downgrade that notices the loss
+//	                                 first; when Close ends before the hold: the goroutine of Close
+//	Renewed                          one of its own
+//	Request                          the goroutine of the request
+//	Warn                             any goroutine
 type Observer interface {
 	// Begin is called before the operation. The context that Begin returns replaces ctx for the
 	// operation. A span in that context becomes the parent of the operation's calls, and with
@@ -194,6 +204,11 @@ func finish(end func(Outcome), o Outcome) {
 	}
 }
 
+// notifyApart makes f call the Observer on a goroutine of its own. It is for the goroutines that a
+// slow Observer must not delay: the keeper has the deadlines of other leases, and others deliver
+// the answers to other calls.
+func (e *Engine) notifyApart(f func()) { e.calls.Do(f) }
+
 // absorb is deferred around each call of an Observer. A panic of the Observer is logged, and the
 // operation continues. Without absorb, the panic could end an Acquire that has just got a lease,
 // and the Engine would renew this lease although it has no holder. On a goroutine of the Engine,
@@ -208,35 +223,42 @@ func absorb(method string) {
 // resultOf returns the Result of op for its error err. resultOf cannot decide whether ErrBusy means
 // a timeout: only the acquisition can, because it knows the rule.
 func resultOf(op Op, err error) Result {
-	switch {
-	case err == nil:
+	if err == nil {
 		return successOf(op)
-	// The errors for the end of a lease are checked first, because such an error may also contain
-	// the error of a cancelled or failed call.
-	case errors.Is(err, ErrRevoked): // before ErrLost, because a revocation is also a loss
-		return ResultRevoked
-	case errors.Is(err, ErrLost):
-		return ResultLost
-	case errors.Is(err, ErrExpired):
-		return ResultExpired
-	case errors.Is(err, ErrReleased):
-		return ResultReleased
-	case errors.Is(err, ErrDone):
-		return ResultDone
-	case errors.Is(err, ErrTooManyWaiters):
-		return ResultTooManyWaiters
-	case errors.Is(err, ErrGone):
-		return ResultGone
-	case errors.Is(err, context.Canceled):
-		return ResultCanceled
-	case errors.Is(err, ErrUnavailable):
-		return ResultUnavailable
-	case errors.Is(err, context.DeadlineExceeded):
-		return ResultTimeout
-	case errors.Is(err, ErrBusy):
-		return ResultBusy
 	}
-	return ResultError
+	return wordFor(err, results, ResultError)
+}
+
+// word is the word for all errors that wrap err.
+type word[W ~string] struct {
+	err  error
+	word W
+}
+
+// wordFor returns the first of words that fits err, or other if none does.
+func wordFor[W ~string](err error, words []word[W], other W) W {
+	for _, w := range words {
+		if errors.Is(err, w.err) {
+			return w.word
+		}
+	}
+	return other
+}
+
+// results has the errors for the end of a lease first, because such an error may also contain the
+// error of a cancelled or failed call.
+var results = []word[Result]{
+	{ErrRevoked, ResultRevoked}, // before ErrLost, because a revocation is also a loss
+	{ErrLost, ResultLost},
+	{ErrExpired, ResultExpired},
+	{ErrReleased, ResultReleased},
+	{ErrDone, ResultDone},
+	{ErrTooManyWaiters, ResultTooManyWaiters},
+	{ErrGone, ResultGone},
+	{context.Canceled, ResultCanceled},
+	{ErrUnavailable, ResultUnavailable},
+	{context.DeadlineExceeded, ResultTimeout},
+	{ErrBusy, ResultBusy},
 }
 
 // successOf returns the Result of op when it succeeds.

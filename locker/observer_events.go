@@ -2,7 +2,6 @@ package locker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -30,9 +29,8 @@ type WaitEvent struct {
 // A RenewalObserver is an Observer that is also notified of renewals.
 type RenewalObserver interface {
 	Observer
-	// Renewed is called with the answer to each renewal, on a goroutine of its own. ctx is the
-	// context of the lease's first user, with the additions of Begin for the hold. This context may
-	// have ended.
+	// Renewed is called with the answer to each renewal. ctx is the context of the lease's first
+	// user, with the additions of Begin for the hold. This context may have ended.
 	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
 }
 
@@ -187,23 +185,13 @@ var (
 	errPaused    = fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
 )
 
-// causeOf returns the LossCause of err, the error with which a hold ended.
-func causeOf(err error) LossCause {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, ErrRevoked):
-		return LossRevoked
-	case errors.Is(err, errUnrenewed):
-		return LossUnrenewed
-	case errors.Is(err, errPaused):
-		return LossPaused
-	case errors.Is(err, ErrLost):
-		return LossTaken
-	case errors.Is(err, ErrExpired):
-		return LossExpired
-	}
-	return ""
+// losses has the LossCause of each error with which a hold ends, the most precise first.
+var losses = []word[LossCause]{
+	{ErrRevoked, LossRevoked},
+	{errUnrenewed, LossUnrenewed},
+	{errPaused, LossPaused},
+	{ErrLost, LossTaken},
+	{ErrExpired, LossExpired},
 }
 
 // observedRenewal is what the Observer receives about one renewal.
@@ -234,14 +222,13 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 	return events
 }
 
-// notifyRenewals reports the renewals in events to the Observer. It uses a goroutine of its own,
-// because a slow Observer must not delay the answers to other renewals.
+// notifyRenewals reports the renewals in events to the Observer.
 func (k *keeper) notifyRenewals(events []observedRenewal) {
 	if len(events) == 0 {
 		return
 	}
 	o := k.engine.cfg.observer.(RenewalObserver)
-	k.engine.calls.Do(func() {
+	k.engine.notifyApart(func() {
 		for _, r := range events {
 			r.notify(o)
 		}

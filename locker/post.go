@@ -80,9 +80,13 @@ func (p *post) inbox(key string) string {
 	return p.notifier.Inbox(key)
 }
 
-// open subscribes for key.
-func (p *post) open(ctx context.Context, key string) (string, error) {
-	return p.notifier.Open(ctx, key)
+// open subscribes for key in the background, and calls done with the inbox or an error.
+func (p *post) open(key string, done func(inbox string, err error)) {
+	p.engine.calls.Do(func() {
+		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
+		defer cancel()
+		done(p.notifier.Open(ctx, key))
+	})
 }
 
 // warm subscribes in the background, because a caller that waits in this process will soon ask the
@@ -91,12 +95,7 @@ func (p *post) warm(key string) {
 	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
 		return
 	}
-	p.engine.calls.Do(func() {
-		defer p.warming.Store(false)
-		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
-		defer cancel()
-		_, _ = p.notifier.Open(ctx, key) // a caller that needs the inbox subscribes itself
-	})
+	p.open(key, func(string, error) { p.warming.Store(false) }) // a caller that needs the inbox subscribes itself
 }
 
 // resubscribe is called when the server has answered that inbox has no subscriber.

@@ -43,7 +43,7 @@ func (w *waiting) remaining(c *caller, t *ticket) time.Duration {
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := c.engine.times.meanHold(c.rule.Name); ok {
+	if usual, ok := c.engine.times.meanHold(c.rule.Name, 1); ok {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)

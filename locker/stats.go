@@ -38,25 +38,13 @@ func (t *holdStats) recordHold(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate returns how long a lease whose Rule.Name is name will be held. It returns false until
-// enough such leases have been held.
-func (t *holdStats) estimate(name string) (time.Duration, bool) {
+// meanHold returns how long leases whose Rule.Name is name were held so far, on average. It returns
+// false until the number of such leases is at least enough.
+func (t *holdStats) meanHold(name string, enough int) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.byName[name]
-	if h == nil || h.holds < enoughHolds {
-		return 0, false
-	}
-	return h.mean, true
-}
-
-// meanHold returns how long leases whose Rule.Name is name were held so far, on average. If no such
-// lease was held yet, it returns false.
-func (t *holdStats) meanHold(name string) (time.Duration, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.byName[name]
-	if h == nil || h.holds == 0 {
+	if h == nil || h.holds < enough {
 		return 0, false
 	}
 	return h.mean, true
