@@ -85,8 +85,6 @@ func (a *acquisition) giveUp(reason error) error {
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:
 		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
-	case reason == errWaitOver && a.waiting.failure != nil:
-		return a.fail(asUnavailable(a.waiting.explainFailure(a.caller.engine)), 0)
 	case reason == errWaitOver && a.waiting.explainFailure(a.caller.engine) != nil:
 		return a.fail(asUnavailable(a.waiting.explainFailure(a.caller.engine)), 0)
 	case reason == errWaitOver:

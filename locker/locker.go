@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
@@ -77,18 +78,11 @@ type Rule struct {
 
 // name returns the name of the rule for traces and metrics.
 func (r Rule) name() string {
-	if r.Name != "" {
-		return r.Name
+	prefix, _, found := strings.Cut(r.Key, ":")
+	if !found {
+		prefix = ""
 	}
-	for i := range len(r.Key) {
-		if r.Key[i] == ':' {
-			if i == 0 {
-				break
-			}
-			return r.Key[:i]
-		}
-	}
-	return "lock"
+	return cmp.Or(r.Name, prefix, "lock")
 }
 
 // This is the part of the contract between the Engine and its Stores that users see. The rest is in

@@ -49,7 +49,6 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 
 // dial makes the client of Open. It changes no options of its caller.
 func dial(server any) (redis.UniversalClient, error) {
-	missing := errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
 	switch o := server.(type) {
 	case string:
 		parsed, err := redis.ParseURL(o)
@@ -61,28 +60,25 @@ func dial(server any) (redis.UniversalClient, error) {
 		}
 		return dial(parsed)
 	case *redis.Options:
-		if o == nil {
-			return nil, missing
+		if o != nil {
+			own := *o
+			own.ContextTimeoutEnabled = true
+			return redis.NewClient(&own), nil
 		}
-		own := *o
-		own.ContextTimeoutEnabled = true
-		return redis.NewClient(&own), nil
 	case *redis.FailoverOptions:
-		if o == nil {
-			return nil, missing
+		if o != nil {
+			own := *o
+			own.ContextTimeoutEnabled = true
+			return redis.NewFailoverClient(&own), nil
 		}
-		own := *o
-		own.ContextTimeoutEnabled = true
-		return redis.NewFailoverClient(&own), nil
 	case *redis.ClusterOptions:
-		if o == nil {
-			return nil, missing
+		if o != nil {
+			own := *o
+			own.ContextTimeoutEnabled = true
+			return redis.NewClusterClient(&own), nil
 		}
-		own := *o
-		own.ContextTimeoutEnabled = true
-		return redis.NewClusterClient(&own), nil
 	}
-	return nil, missing
+	return nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
 }
 
 // New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
