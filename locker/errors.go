@@ -3,7 +3,6 @@ package locker
 import (
 	"errors"
 	"strconv"
-	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -79,21 +78,15 @@ type Error struct {
 // Error returns, for example, "latchkit: acquire order:42: another holder has the lock (retry after
 // 1.2s)".
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString("latchkit: ")
-	b.WriteString(string(e.Op))
+	text := "latchkit: " + string(e.Op)
 	if e.Key != "" {
-		b.WriteByte(' ')
-		b.WriteString(printable(e.Key))
+		text += " " + printable(e.Key)
 	}
-	b.WriteString(": ")
-	b.WriteString(e.Err.Error())
+	text += ": " + e.Err.Error()
 	if e.RetryAfter > 0 {
-		b.WriteString(" (retry after ")
-		b.WriteString(e.RetryAfter.Round(time.Millisecond).String())
-		b.WriteByte(')')
+		text += " (retry after " + e.RetryAfter.Round(time.Millisecond).String() + ")"
 	}
-	return b.String()
+	return text
 }
 
 // mostPrintable is the largest number of bytes of a key in the text of an error.
