@@ -121,10 +121,18 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	}
 	rule := locker.Rule{Key: "bench:" + name}
 	plain := func(ctx context.Context) error { return plainTransaction(ctx, db) }
-	do := func(l *locker.Engine) func(ctx context.Context) error {
+	do := func(h *sqllock.DB) func(ctx context.Context) error {
 		return func(ctx context.Context) error {
-			return sqllock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error { return readAndWrite(ctx, tx) })
+			return h.Do(ctx, rule, func(ctx context.Context, tx *sqllock.Tx) error { return readAndWrite(ctx, tx) })
 		}
+	}
+	handle, err := sqllock.New(l.plain, db)
+	if err != nil {
+		return nil, err
+	}
+	background, err := sqllock.New(l.background, db)
+	if err != nil {
+		return nil, err
 	}
 	ways := []transactionWay{
 		{name + ", plain", name + ", plain", plain},
@@ -132,8 +140,8 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 		{name + ", by hand", name + ", plain", runByHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
 			return fencedByHand(ctx, db, kind, fence)
 		})},
-		{name + ", Do", name + ", plain", do(l.plain)},
-		{name + ", Do" + besideSuffix, name + ", plain", do(l.background)},
+		{name + ", Do", name + ", plain", do(handle)},
+		{name + ", Do" + besideSuffix, name + ", plain", do(background)},
 	}
 	if kind == sqltest.MariaDB {
 		return ways, nil
@@ -142,7 +150,8 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	if err != nil {
 		return nil, err
 	}
-	return append(ways, transactionsOfPgx(pool, rule, l)...), nil
+	ofPgx, err := transactionsOfPgx(pool, rule, l)
+	return append(ways, ofPgx...), err
 }
 
 // openDatabase opens a database with two groups of tables: the tables for the claims, and the
@@ -161,7 +170,11 @@ func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind
 			return nil, err
 		}
 	}
-	if err := sqllock.Migrate(ctx, db); err != nil {
+	h, err := sqllock.New(nil, db)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Migrate(ctx); err != nil {
 		return nil, err
 	}
 	for _, statement := range []string{"CREATE TABLE bench (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)", "INSERT INTO bench VALUES (1, 0)"} {
@@ -173,7 +186,7 @@ func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind
 }
 
 // transactionsOfPgx returns the ways of a program that uses pgx without database/sql.
-func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transactionWay {
+func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) ([]transactionWay, error) {
 	work := func(ctx context.Context, tx pgx.Tx) error {
 		n := 0
 		if err := tx.QueryRow(ctx, readRow).Scan(&n); err != nil {
@@ -182,10 +195,13 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 		_, err := tx.Exec(ctx, writeRow)
 		return err
 	}
-	doPgx := func(name string, l *locker.Engine) transactionWay {
-		return transactionWay{name, bare, func(ctx context.Context) error {
-			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error { return work(ctx, tx) })
-		}}
+	plain, err := pgxlock.New(l.plain, pool)
+	if err != nil {
+		return nil, err
+	}
+	background, err := pgxlock.New(l.background, pool)
+	if err != nil {
+		return nil, err
 	}
 	return []transactionWay{
 		{bare, bare, func(ctx context.Context) error {
@@ -210,9 +226,9 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 				return err
 			})
 		})},
-		doPgx("PostgreSQL, pgxlock.Do", l.plain),
-		doPgx("PostgreSQL, pgxlock.Do"+besideSuffix, l.background),
-	}
+		{"PostgreSQL, pgxlock.Do", bare, func(ctx context.Context) error { return plain.Do(ctx, rule, work) }},
+		{"PostgreSQL, pgxlock.Do" + besideSuffix, bare, func(ctx context.Context) error { return background.Do(ctx, rule, work) }},
+	}, nil
 }
 
 const besideSuffix = ", WithBackgroundRelease"

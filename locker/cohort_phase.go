@@ -112,7 +112,7 @@ func (c *caller) checkNested() (outer *Lease, err error) {
 		}
 		if l.Mode() == Exclusive {
 			return nil, fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
-				"wrap the Locker with NewReentrant to enter again, use sqllock.Within for a transaction under the lease that is held, "+
+				"wrap the Locker with NewReentrant to enter again, use sqllock's Within for a transaction under the lease that is held, "+
 				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported)
 		}
 		if c.rule.Mode == Exclusive {

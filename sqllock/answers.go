@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/sleep"
@@ -19,20 +20,20 @@ import (
 // its data. The work gets its transaction from [TxFromContext]. [NewAnswers] returns Answers.
 type Answers struct {
 	db   Beginner
-	call *call
-	opts []Option
+	h    *DB
+	call *call // has no function
 }
 
 var _ idempotency.Transactor = (*Answers)(nil)
 
-// NewAnswers returns Answers in the table PREFIXanswer of db, which [Migrate] creates. The options
-// are those of [Within], for the transactions of the work.
+// NewAnswers returns Answers in the table PREFIXanswer of db, which [Handle.Migrate] creates. The
+// options are those of [New], for the transactions of the work.
 func NewAnswers(db Beginner, opts ...Option) (*Answers, error) {
-	c, err := withDB(db, nil, opts)
+	h, err := New(nil, db, append(slices.Clip(opts), WithRetries(0))...)
 	if err != nil {
 		return nil, err
 	}
-	return &Answers{db, c, opts}, nil
+	return &Answers{db, h, &call{base: h.base}}, nil
 }
 
 type answersKey struct{}
@@ -43,8 +44,8 @@ type inTransact struct {
 	tx      *Tx
 }
 
-// Transact runs work once, in a transaction that claims every lease of ctx, as [Within] does. If
-// ctx has no lease, nothing is claimed.
+// Transact runs work once, in a transaction that claims every lease of ctx, as [Handle.Within]
+// does. If ctx has no lease, nothing is claimed.
 func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) error) error {
 	var failed error
 	fn := func(ctx context.Context, tx *Tx) error {
@@ -53,8 +54,7 @@ func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	}
 	var err error
 	if len(locker.LeasesFromContext(ctx)) > 0 {
-		opts := append(append([]Option(nil), a.opts...), WithRetries(0))
-		err = Within(ctx, a.db, fn, opts...)
+		err = a.h.Within(ctx, fn)
 	} else {
 		err = a.plain(ctx, fn)
 	}
@@ -173,7 +173,7 @@ func checkAnswerKey(key string) error {
 
 // querier runs the statements and the queries of a transaction.
 type querier interface {
-	Execer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 

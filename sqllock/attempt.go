@@ -32,11 +32,19 @@ type attempt struct {
 
 type attemptKey struct{}
 
+// newAttempt returns an attempt under leases, before its transaction begins. It returns an error if
+// the attempt would wait for a transaction around it.
+func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) (*attempt, error) {
+	a := &attempt{call: c, leases: leases, id: newID()}
+	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
+	return a, a.checkNested()
+}
+
 // checkNested returns an error if an outer transaction has claimed a resource of this attempt.
 // Otherwise the two transactions would wait for each other.
 func (a *attempt) checkNested() error {
 	for out := a.outer; out != nil; out = out.outer {
-		if out.reads || a.reads || !a.sameTables(out.call) {
+		if out.reads || a.reads || !a.sameTables(out.base) {
 			continue
 		}
 		for _, mine := range a.leases {
@@ -52,14 +60,14 @@ func (a *attempt) checkNested() error {
 	return nil
 }
 
-// sameTables reports whether c and other may claim in the same tables. With the same dialect and
-// the same prefix, the result is false only if the two calls have different pools. The pool of a
-// single connection is unknown, so it may be the pool of the other call.
-func (c *call) sameTables(other *call) bool {
-	if c.dialect != other.dialect || c.prefix != other.prefix {
+// sameTables reports whether transactions of b and other may claim in the same tables. With the
+// same dialect and the same prefix, the result is false only if the pools differ. The pool of a
+// single connection is unknown, so it may be the other pool.
+func (b *base) sameTables(other *base) bool {
+	if b.dialect != other.dialect || b.prefix != other.prefix {
 		return false
 	}
-	return c.pool == nil || other.pool == nil || c.pool == other.pool
+	return b.pool == nil || other.pool == nil || b.pool == other.pool
 }
 
 // maxOwner is the largest length of an owner, which is the length of its column.
@@ -89,9 +97,8 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 //
 // Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
-	a := &attempt{call: c, leases: leases, id: newID()}
-	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
-	if err := a.checkNested(); err != nil {
+	a, err := c.newAttempt(ctx, leases)
+	if err != nil {
 		return false, err
 	}
 	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
@@ -103,7 +110,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	margin := c.marginOf(leases)
 
 	a.idle.begin(a)
-	if a.handle, a.tx, err = c.begin(ends, c.tx); err != nil {
+	if a.handle, a.tx, err = c.begin(ends, c.options); err != nil {
 		return c.dialect.isTemporary(err), a.explain(bound, err)
 	}
 	open := true
@@ -114,9 +121,6 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	}()
 	if err := a.enter(bound); err != nil {
 		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
-	}
-	if err := a.mark(bound); err != nil {
-		return c.dialect.isTemporary(err), a.explain(bound, err)
 	}
 	if err := a.work(bound); err != nil {
 		return a.handleError(err)
@@ -131,8 +135,10 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	if !detach() { // bound has ended, because the lease or the caller's context has ended
 		return false, context.Cause(bound)
 	}
-	if rest := remaining(leases); rest < margin && !c.reads {
-		return false, a.newError(leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
+	if !c.reads {
+		if err := a.checkTime(margin); err != nil {
+			return false, err
+		}
 	}
 	open = false
 	return a.commit(bound, end)
@@ -149,6 +155,15 @@ func (a *attempt) work(ctx context.Context) error {
 		return a.endError()
 	}
 	return nil
+}
+
+// checkTime returns an error if less than margin is left of the leases.
+func (a *attempt) checkTime(margin time.Duration) error {
+	rest := remaining(a.leases)
+	if rest >= margin {
+		return nil
+	}
+	return a.newError(a.leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
 }
 
 // handleError returns whether the transaction may be retried after err, and the error to return.
@@ -184,7 +199,7 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 // of this end. Otherwise it is err itself.
 func (a *attempt) explain(ctx context.Context, err error) error {
 	if a.dialect.isMissingTable(err) {
-		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)
+		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.DB.Migrate: %w", err)
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone)
 	if ctx.Err() != nil && ended {
@@ -214,8 +229,8 @@ func (a *attempt) rollback(ctx context.Context) {
 func (a *attempt) undo(ctx context.Context) {
 	if s, ok := a.tx.(*standard); a.sessionChanged && (!ok || s.conn == nil) {
 		a.sessionChanged = false
-		if err := a.tx.Exec(ctx, "ROLLBACK"); err == nil {
-			_ = a.tx.Exec(ctx, a.stmts["restore"])
+		if _, err := a.tx.Exec(ctx, "ROLLBACK"); err == nil {
+			_, _ = a.tx.Exec(ctx, a.stmts["restore"])
 		}
 	}
 	_ = a.tx.Rollback(ctx)

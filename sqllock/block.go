@@ -47,7 +47,8 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 // ask runs query. If dest is not empty, it scans the row of the result into dest.
 func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	if len(dest) == 0 {
-		return a.tx.Exec(ctx, query)
+		_, err := a.tx.Exec(ctx, query)
+		return err
 	}
 	return a.tx.Row(ctx, query, nil, dest...)
 }

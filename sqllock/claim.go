@@ -2,23 +2,38 @@ package sqllock
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
 // enter runs the first statements of the transaction. They claim or compare the fences, write the
 // operation into the ledger, and mark the transaction, so that the proof can later show that it is
-// still open.
+// still open. Then enter writes the caller's operation.
 func (a *attempt) enter(ctx context.Context) error {
 	defer a.idle.touch()
+	enter := a.enterSQLite
 	switch a.dialect {
 	case Postgres:
-		return a.enterPostgres(ctx)
+		enter = a.enterPostgres
 	case MySQL:
-		return a.enterMySQL(ctx)
-	default:
-		return a.enterSQLite(ctx)
+		enter = a.enterMySQL
 	}
+	if err := enter(ctx); err != nil || !a.hasOperation {
+		return err
+	}
+	return a.writeOperation(ctx)
+}
+
+// writeOperation writes the caller's operation, or returns locker.ErrDone if the operation is done.
+// If another open transaction has written the operation, writeOperation waits for that transaction.
+func (a *attempt) writeOperation(ctx context.Context) error {
+	first := a.leases[0]
+	_, err := a.tx.Exec(ctx, a.stmts["operation"], a.operation, first.Key(), int64(first.Fence()))
+	if a.dialect.isDuplicate(err) {
+		return a.newError(first, fmt.Errorf("%w: operation %q", locker.ErrDone, a.operation), 0)
+	}
+	return err
 }
 
 // split returns the leases that are claimed, and the Shared leases, whose resources are only locked
@@ -41,7 +56,7 @@ func (a *attempt) noteStep() step {
 }
 
 // checkStanding returns an error if err is not nil, or if the database has accepted fewer claims
-// than the number want. The parameter claims is the number of accepted claims.
+// than want.
 func (a *attempt) checkStanding(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.claimError(ctx)

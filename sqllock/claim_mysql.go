@@ -55,14 +55,15 @@ func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error
 // claimSteps returns the steps that claim the resources of leases, and count the claims that the
 // database has accepted.
 func (a *attempt) claimSteps(leases []*locker.Lease) (steps []step) {
+	owner := process()
 	for _, l := range leases {
 		key, fence := l.Key(), int64(l.Fence())
-		steps = append(steps, step{"claim", []any{key, fence, a.owner, fence, a.owner, fence, fence}})
+		steps = append(steps, step{"claim", []any{key, fence, owner, fence, owner, fence, fence}})
 	}
 	steps = append(steps, step{name: "count"})
 	for _, l := range leases {
 		key, fence := l.Key(), int64(l.Fence())
-		steps = append(steps, step{"claimed", []any{key, fence, a.owner, fence}})
+		steps = append(steps, step{"claimed", []any{key, fence, owner, fence}})
 	}
 	return steps
 }

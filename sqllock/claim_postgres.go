@@ -23,7 +23,7 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 		return err
 	}
 	for _, l := range shares {
-		if err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
+		if _, err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
 			return err
 		}
 		err := a.tx.Row(ctx, a.stmts["share"], []any{l.Key(), int64(l.Fence())}, &n)
@@ -41,7 +41,7 @@ func (a *attempt) claimPostgres(ctx context.Context, leases []*locker.Lease) (n 
 	if len(leases) > 1 {
 		query, args = "claim", []any{asJSON(leases)}
 	}
-	args = append(args, a.owner, a.id, a.idle.millis())
+	args = append(args, process(), a.id, a.idle.millis())
 	var mark, idle string // the answers of set_config
 	err = a.tx.Row(ctx, a.stmts[query], args, &n, &mark, &idle)
 	return n, err

@@ -7,7 +7,7 @@ import (
 )
 
 func (a *attempt) enterSQLite(ctx context.Context) (err error) {
-	if err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
+	if _, err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
 		return err
 	}
 	if a.reads {
@@ -25,12 +25,13 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 		return err
 	}
 	s := a.noteStep()
-	return a.tx.Exec(ctx, a.stmts[s.name], s.args...)
+	_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
+	return err
 }
 
 func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error {
 	for _, l := range leases {
-		if err := a.tx.Exec(ctx, a.stmts["claim"], l.Key(), int64(l.Fence()), a.owner, int64(l.Fence())); err != nil {
+		if _, err := a.tx.Exec(ctx, a.stmts["claim"], l.Key(), int64(l.Fence()), process(), int64(l.Fence())); err != nil {
 			return err
 		}
 	}
@@ -39,7 +40,7 @@ func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error
 		if err != nil {
 			return err
 		}
-		if seen != int64(l.Fence()) || owner != a.owner {
+		if seen != int64(l.Fence()) || owner != process() {
 			return a.claimError(ctx)
 		}
 	}

@@ -21,7 +21,7 @@ type Beginner interface {
 // connection is *sql.Conn, and types that embed it.
 type connection interface {
 	Beginner
-	Execer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	PingContext(ctx context.Context) error
 	Raw(f func(driverConn any) error) error
 }
@@ -121,9 +121,12 @@ var (
 // tidyWithin is the time-out of the clean-up of a connection after its transaction.
 const tidyWithin = 5 * time.Second
 
-func (s *standard) Exec(ctx context.Context, query string, args ...any) error {
-	_, err := s.ExecContext(ctx, query, args...)
-	return err
+func (s *standard) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
+	r, err := s.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
 }
 
 func (s *standard) Row(ctx context.Context, query string, args []any, dest ...any) error {
@@ -220,5 +223,6 @@ func (s *standard) Ping(ctx context.Context) error {
 	if s.conn != nil { // unlike a statement, PingContext does not change MySQL's ROW_COUNT()
 		return s.conn.PingContext(ctx)
 	}
-	return s.Exec(ctx, "SELECT 1")
+	_, err := s.Exec(ctx, "SELECT 1")
+	return err
 }

@@ -51,9 +51,9 @@ var drivers = []struct {
 	{"github.com/ncruces/go-sqlite3", SQLite},
 }
 
-// detect finds the dialect of db by its driver.
-func detect(db Beginner) (Dialect, error) {
-	var found any = db
+// detect finds the dialect of db by its driver. db may be nil.
+func detect(db any) (Dialect, error) {
+	found := db
 	switch db := db.(type) {
 	case interface{ Driver() driver.Driver }: // *sql.DB, and what embeds it
 		found = db.Driver()
@@ -63,11 +63,11 @@ func detect(db Beginner) (Dialect, error) {
 		}
 	}
 	t := reflect.TypeOf(found)
-	for t.Kind() == reflect.Pointer {
+	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if d := driverOf(t); d != 0 {
-		return d, nil
+	if t != nil && driverOf(t) != 0 {
+		return driverOf(t), nil
 	}
 	return 0, fmt.Errorf("%w: sqllock cannot find out which database %T belongs to; name it with WithDialect", locker.ErrUnsupported, found)
 }

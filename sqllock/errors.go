@@ -6,25 +6,27 @@ import (
 	"strings"
 )
 
-// Sentinels for [errors.Is]. All sentinels except ErrIdle are wrapped in an [*Error].
+// Sentinels for [errors.Is]. All sentinels except ErrIdle and ErrRetries are wrapped in an
+// [*Error].
 var (
 	// ErrStaleFence: a newer holder has claimed the resource, so this holder is too late. Nothing
 	// was changed.
 	ErrStaleFence = errors.New("a newer holder has claimed the resource")
 	// ErrFenceRegressed: the database has a larger fence than the lease that was just granted, so
-	// the lock server has lost data. Nothing was changed. [Repair] makes the next fence large
-	// enough.
-	ErrFenceRegressed = errors.New("the lock server has lost data: it grants smaller fences than the database has; call sqllock.Repair")
-	// ErrCommitUnknown: COMMIT got no answer, and the ledger could not be read. Call [Resolve] with
-	// Error.Op before you repeat the work.
-	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; call sqllock.Resolve")
+	// the lock server has lost data. Nothing was changed. [Handle.Repair] makes the next fence
+	// large enough.
+	ErrFenceRegressed = errors.New("the lock server has lost data: it grants smaller fences than the database has; call sqllock.DB.Repair")
+	// ErrCommitUnknown: COMMIT got no answer, and the ledger could not be read. Call
+	// [Handle.Resolve] with Error.Op before you repeat the work.
+	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; call sqllock.DB.Resolve")
 	// ErrTooLate: too little of the lease was left to commit, because the work took too long or
 	// renewals failed for too long. Nothing was changed.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
 	// ErrEnded: the function has ended the transaction. There are three ways to do this: COMMIT or
 	// ROLLBACK in the text of a statement, DDL on MySQL, and further statements after an error that
-	// ends transactions. Statements before the function's own COMMIT are committed: call [Resolve]
-	// with Error.Op. Later statements ran without a claim; on MySQL they were rolled back.
+	// ends transactions. Statements before the function's own COMMIT are committed: call
+	// [Handle.Resolve] with Error.Op. Later statements ran without a claim; on MySQL they were
+	// rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
 		"leave COMMIT and ROLLBACK to Do, and return the errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for
@@ -32,6 +34,10 @@ var (
 	// function may have called other services.
 	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
 		"give a longer WithIdleLimit, or do slow work before the transaction")
+	// ErrRetries: the database has refused several attempts, each for a temporary reason. The error
+	// also wraps the reason of the last attempt. There is no further attempt, because [WithRetries]
+	// does not allow it, or the lease is too short for it. Nothing was changed.
+	ErrRetries = errors.New("sqllock: gave up")
 )
 
 // kinds are the names of the sentinels in traces.
@@ -89,21 +95,3 @@ func (e *Error) ErrorType() string {
 	}
 	return "_OTHER"
 }
-
-// A RetriesError wraps the error of the last of several attempts. The database has refused each
-// attempt for a temporary reason. There is no further attempt, because [WithRetries] does not allow
-// it, or the lease is too short for it. Nothing was changed.
-type RetriesError struct {
-	// Attempts is how many attempts were made, including the first.
-	Attempts int
-	// Err is the error of the last attempt.
-	Err error
-}
-
-// Error returns, for example, "sqllock: gave up after 4 attempts: …".
-func (e *RetriesError) Error() string {
-	return fmt.Sprintf("sqllock: gave up after %d attempts: %v", e.Attempts, e.Err)
-}
-
-// Unwrap returns the error of the last attempt.
-func (e *RetriesError) Unwrap() error { return e.Err }

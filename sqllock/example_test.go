@@ -14,20 +14,25 @@ import (
 )
 
 var (
-	db *sql.DB // with any driver that sqllock knows
-	l  locker.Locker
+	pool *sql.DB // with any driver that sqllock knows
+	l    locker.Locker
+	db   *sqllock.DB
 )
 
-func ExampleDo() {
+func ExampleNew() {
 	ctx := context.Background()
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := sqllock.Migrate(ctx, db); err != nil { // two small tables
+	db, err := sqllock.New(l, pool)
+	if err != nil {
 		log.Fatal(err)
 	}
-	err = sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqllock.Tx) error {
+	if err := db.Migrate(ctx); err != nil { // a few small tables
+		log.Fatal(err)
+	}
+	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		var balance int
 		if err := tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = 42").Scan(&balance); err != nil {
 			return err
@@ -41,20 +46,20 @@ func ExampleDo() {
 }
 
 // This example shows what each error means for the transaction.
-func ExampleDo_errors() {
+func ExampleHandle_Do() {
 	ctx := context.Background()
-	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
+	err := db.Do(ctx, locker.Rule{Key: "account:42"}, work)
 	switch {
 	case err == nil:
 		log.Print("committed")
 	case errors.Is(err, sqllock.ErrCommitUnknown):
 		var e *sqllock.Error
 		errors.As(err, &e)
-		log.Print("call sqllock.Resolve before doing it again: ", e.Op)
+		log.Print("call Resolve before doing it again: ", e.Op)
 	case errors.Is(err, sqllock.ErrStaleFence):
 		log.Print("we were overtaken; nothing was changed")
 	case errors.Is(err, sqllock.ErrFenceRegressed):
-		log.Print("Redis has lost data; nothing was changed, and sqllock.Repair helps")
+		log.Print("Redis has lost data; nothing was changed, and Repair helps")
 	default:
 		log.Print("nothing was changed: ", err)
 	}
@@ -63,21 +68,21 @@ func ExampleDo_errors() {
 func work(context.Context, *sqllock.Tx) error { return nil }
 
 // After a crash or a lost answer, Resolve reads the outcome from the ledger.
-func ExampleResolve() {
+func ExampleHandle_Resolve() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
+	err := db.Do(ctx, locker.Rule{Key: "account:42"}, work)
 	var e *sqllock.Error
 	if errors.As(err, &e) && errors.Is(err, sqllock.ErrCommitUnknown) {
-		committed, err := sqllock.Resolve(ctx, db, e.Op)
+		committed, err := db.Resolve(ctx, e.Op)
 		log.Print(committed, err)
 	}
 }
 
 // The caller is a route that ginlock guards, or any other code inside of locker.Run.
-func ExampleWithin() {
+func ExampleHandle_Within() {
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
-		return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+		return db.Within(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE orders SET paid = true WHERE id = 42")
 			return err
 		})
@@ -88,6 +93,6 @@ func ExampleWithin() {
 func ExampleFencedUpdate() {
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "stock:book"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
-		return sqllock.FencedUpdate(ctx, db, "UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
+		return sqllock.FencedUpdate(ctx, pool, "UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
 	})
 }

@@ -17,17 +17,17 @@ type term struct {
 	mode locker.Mode
 }
 
-func termsOf(rules []locker.Rule) []term {
-	terms := make([]term, len(rules))
-	for i, r := range rules {
-		terms[i] = term{r.Key, r.Mode}
+func termsOf(leases []*locker.Lease) []term {
+	terms := make([]term, len(leases))
+	for i, l := range leases {
+		terms[i] = term{l.Key(), l.Mode()}
 	}
 	return terms
 }
 
-// run acquires the locks of rules from l, runs the transaction, and releases the locks.
-func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) error {
-	if typednil.Is(l) {
+// run acquires the locks of rules, runs the transaction, and releases the locks.
+func (c *call) run(ctx context.Context, rules []locker.Rule) error {
+	if typednil.Is(c.locker) {
 		return errors.New("sqllock: the Locker is nil; make one with locker.New, and check its error")
 	}
 	if err := c.checkStarvation(ctx); err != nil {
@@ -51,16 +51,16 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	locked := func(ctx context.Context) error { began = true; return transact(ctx) }
 	var err error
 	if len(rules) == 1 {
-		err = locker.Run(ctx, l, rules[0], locked)
+		err = locker.Run(ctx, c.locker, rules[0], locked)
 	} else {
-		err = locker.RunAll(ctx, l, rules, locked)
+		err = locker.RunAll(ctx, c.locker, rules, locked)
 	}
 	switch {
 	case committed: // Do returns nil even if a lock was lost after the commit
 		return nil
 	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
 		return &locker.Error{Op: opTransact, Key: mine, Err: fmt.Errorf(
-			"%w: the caller's context holds this key already, so Do would wait for itself; use sqllock.Within", locker.ErrUnsupported)}
+			"%w: the caller's context holds this key already, so Do would wait for itself; use Within", locker.ErrUnsupported)}
 	}
 	return err
 }
@@ -100,26 +100,12 @@ func (c *call) checkStarvation(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// runWithin runs a transaction under those leases of ctx that have the keys, or under all leases of
-// ctx if keys is nil. makeCall returns the call for these leases.
-func runWithin(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
-	leases, err := leasesOf(ctx, keys)
-	if err != nil {
-		return err
-	}
-	terms := make([]term, len(leases))
-	for i, l := range leases {
-		l.AwaitRelease()
-		terms[i] = term{l.Key(), l.Mode()}
-	}
-	c, err := makeCall(terms)
-	if err != nil {
-		return err
-	}
+// within runs the transaction under leases, which the context of the caller has.
+func (c *call) within(ctx context.Context, leases []*locker.Lease) error {
 	if err := c.checkStarvation(ctx); err != nil {
 		return err
 	}
-	err = c.transact(ctx, leases)
+	err := c.transact(ctx, leases)
 	if err == nil {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An Option sets up one call.
+// An Option sets up a [Handle].
 type Option func(*config)
 
 // config has the values of the options. newConfig has their defaults.
@@ -22,25 +22,22 @@ type config struct {
 	retries int
 	margin  time.Duration
 	answer  time.Duration
-	owner   string
 
 	idleLimit    time.Duration // 0: no limit as long as the lease is renewed
-	operation    string        // with WithOperation: the caller's name for the work
+	operation    string        // with Operation: the caller's name for the work
 	hasOperation bool
 }
 
 const defaultPrefix = "latchkit_"
 
-func newConfig(opts []Option) (config, error) {
-	c := config{prefix: defaultPrefix, retries: 3, answer: 10 * time.Second}
+// newConfig returns the config of opts. d is the dialect if no option names one; 0: unknown.
+func newConfig(d Dialect, opts []Option) (config, error) {
+	c := config{dialect: d, prefix: defaultPrefix, retries: 3, answer: 10 * time.Second}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("sqllock: option %d is nil; leave it out instead", i+1)
 		}
 		o(&c)
-	}
-	if c.owner == "" {
-		c.owner = process()
 	}
 	return c, c.validate()
 }
@@ -61,28 +58,40 @@ func (c *config) validate() error {
 		return errors.New("sqllock: WithMargin and WithIdleLimit take positive times; leave them out for their defaults")
 	case c.answer <= 0:
 		return fmt.Errorf("sqllock: WithAnswerWithin(%v): give a positive time", c.answer)
-	case len(c.owner) > maxOwner:
-		return fmt.Errorf("sqllock: WithOwner: %d bytes; at most %d are allowed", len(c.owner), maxOwner)
 	}
-	return c.validOperation()
+	return nil
+}
+
+// isolate refuses isolation levels at which fences do not protect, and sets the level that readers
+// need. SQLite has only one level.
+func (c *config) isolate() error {
+	switch {
+	case c.tx == nil || c.dialect == SQLite:
+	case c.tx.Isolation == sql.LevelReadUncommitted:
+		return fmt.Errorf("%w: READ UNCOMMITTED shows rows of overtaken holders and rows that will be rolled back; "+
+			"ask for a higher isolation in WithTxOptions", locker.ErrInvalidRule)
+	case !c.tx.ReadOnly:
+	case c.tx.Isolation == sql.LevelDefault:
+		c.tx.Isolation = sql.LevelRepeatableRead
+	case c.tx.Isolation < sql.LevelRepeatableRead:
+		return fmt.Errorf("%w: a read-only transaction claims nothing, so it needs one snapshot; "+
+			"leave Isolation out of WithTxOptions, or give REPEATABLE READ or higher", locker.ErrInvalidRule)
+	}
+	return nil
 }
 
 // readOnly reports whether transactions only compare fences, because they cannot write a claim.
 func (c *config) readOnly(terms []term) (bool, error) {
 	shared := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Shared })
 	exclusive := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Exclusive })
-	asked := c.tx != nil && c.tx.ReadOnly
 	switch {
-	case asked:
+	case c.tx != nil && c.tx.ReadOnly:
 		return true, nil
 	case shared && exclusive:
 		return false, nil
 	case shared && c.tx != nil:
 		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases is read-only; set ReadOnly in WithTxOptions, "+
 			"or lock Exclusive", locker.ErrInvalidRule)
-	case shared && c.hasOperation:
-		return false, fmt.Errorf("%w: sqllock: WithOperation writes, and a transaction under Shared leases is read-only; lock Exclusive",
-			locker.ErrInvalidRule)
 	}
 	return shared, nil
 }
@@ -140,9 +149,17 @@ func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimi
 // no answer, d is also the longest time for which Do tries to read the ledger. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
-// WithOwner names the owner of claims. Two claims with the same fence must have the same owner.
-// Several transactions of one lease have the same fence and owner. Claims with the same fence and
-// different owners are refused, because two leases have the same fence only by an error of the lock
-// server. If several processes use one lease, by delegation, set the same owner in all of them: at
-// most 64 bytes. Default: this process.
-func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }
+// checkOperation returns an error if the transaction cannot write the operation of the config.
+func (c *config) checkOperation(reads bool) error {
+	switch {
+	case !c.hasOperation:
+		return nil
+	case c.operation == "" || checkKey(c.operation) != nil:
+		return fmt.Errorf("%w: sqllock: Operation(%q): give a name of 1 to %d bytes of UTF-8 without NUL",
+			locker.ErrInvalidRule, c.operation, maxKey)
+	case reads:
+		return fmt.Errorf("%w: sqllock: Operation writes, and a transaction under Shared leases, or with ReadOnly in "+
+			"WithTxOptions, is read-only; lock Exclusive, and leave ReadOnly out", locker.ErrInvalidRule)
+	}
+	return nil
+}

@@ -34,7 +34,8 @@ func (a *attempt) prove(ctx context.Context) error {
 		var one int
 		return a.proofError(a.tx.Row(ctx, a.stmts["proof"], []any{a.id}, &one))
 	}
-	return a.proofError(a.tx.Exec(ctx, a.stmts["proof"]))
+	_, err := a.tx.Exec(ctx, a.stmts["proof"])
+	return a.proofError(err)
 }
 
 // proofError returns the error that Do returns for err, the error of a proof.

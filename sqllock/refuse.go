@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -23,46 +22,28 @@ func (a *attempt) claimError(ctx context.Context) error {
 		}
 		claims := !a.reads && l.Mode() != locker.Shared
 		switch fence := int64(l.Fence()); {
-		case seen < fence, seen == fence && (owner == a.owner || !claims):
+		case seen < fence, seen == fence && (owner == process() || !claims):
 			continue // this claim stands
 		}
 		why := ErrStaleFence
-		if time.Until(l.Expires()) > 0 && l.Context().Err() == nil && a.holds(ctx, l) {
+		if time.Until(l.Expires()) > 0 && l.Context().Err() == nil && holds(ctx, l) {
 			why = ErrFenceRegressed
-			if uint64(seen) == l.Fence() {
-				why = errSharedFence
-			}
 		}
 		return a.newError(l, why, uint64(seen))
 	}
 	return a.newError(a.leases[0], ErrStaleFence, 0)
 }
 
-// errSharedFence: another owner has claimed the same fence.
-var errSharedFence = fmt.Errorf(
-	"%w; if another process works under the same lease, give both processes the same WithOwner instead", ErrFenceRegressed)
-
-// inspector is a Locker that can show the holder of a key.
-type inspector interface {
-	Inspect(ctx context.Context, key string) (locker.Info, error)
-}
-
 // holds reports whether the lock server still has the lease l. After a failover, another holder may
 // have the key, and this process may not have noticed that yet.
-func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
-	var info locker.Info
-	var err error
-	if i, ok := a.locker.(inspector); ok {
-		info, err = i.Inspect(ctx, l.Key())
-	} else {
-		info, err = l.Inspect(ctx)
-	}
+func holds(ctx context.Context, l *locker.Lease) bool {
+	info, err := l.Inspect(ctx)
 	return err == nil && info.Held && !info.Foreign && info.Fence <= l.Fence()
 }
 
 // newestClaimIn returns the newest claim of the resource key, which it reads in tx.
-func (c *call) newestClaimIn(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
-	err = tx.Row(ctx, c.stmts["look"], []any{key}, &fence, &owner)
+func (b *base) newestClaimIn(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
+	err = tx.Row(ctx, b.stmts["look"], []any{key}, &fence, &owner)
 	return fence, owner, err
 }
 

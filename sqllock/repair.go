@@ -2,61 +2,58 @@ package sqllock
 
 import (
 	"context"
-	"errors"
-	"sync"
+	"fmt"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A FenceRaiser can raise the next fence of a key. *locker.Engine is a FenceRaiser.
-type FenceRaiser interface {
-	RaiseFence(ctx context.Context, key string, atLeast uint64) error
-}
-
-// Repair makes the next fence of key larger than the fence in the database. Call it after
-// ErrFenceRegressed. The present holder of the lock still has a small fence, so its claims are
-// still refused. The next holder's claim succeeds. Repair never lowers a fence, so an unnecessary
-// call does no harm.
-func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ...Option) error {
-	c, err := withDB(db, []term{{key: key, mode: locker.Exclusive}}, opts)
-	if err != nil {
-		return err
+// Repair makes the next fence of each key larger than the fence in the database, and returns how
+// many keys it has repaired. Call it after ErrFenceRegressed. The present holder of the lock still
+// has a small fence, so its claims are still refused. The next holder's claim succeeds. Repair
+// never lowers a fence, so an unnecessary call does no harm.
+//
+// Without keys, Repair repairs every resource with a fence in the database. Use this after the lock
+// server was restored from an old snapshot, or after its clock was set back. After an
+// error, call Repair again.
+//
+// If the Handle's Locker cannot raise fences, the error is locker.ErrUnsupported. *locker.Engine
+// can raise fences.
+func (h *Handle[T]) Repair(ctx context.Context, keys ...string) (repaired int, err error) {
+	l, ok := h.locker.(raiser)
+	if !ok || typednil.Is(l) {
+		return 0, fmt.Errorf("%w: sqllock: Repair: a Locker of the type %T cannot raise fences; give New a *locker.Engine",
+			locker.ErrUnsupported, h.locker)
 	}
-	var fence int64
-	err = c.inSeparateTx(ctx, func(tx Transaction) (err error) {
-		fence, _, err = c.newestClaimIn(ctx, tx, key)
-		return err
-	})
-	if err != nil || fence == 0 {
-		return err
-	}
-	return l.RaiseFence(ctx, key, uint64(fence))
-}
-
-// RepairAll is [Repair] for every resource with a fence in the database, and returns how many
-// resources were repaired. Use it after the lock server was restored from an old snapshot, or after
-// its clock was set back. RepairAll works in pages. After an error, call it again.
-func RepairAll(ctx context.Context, l FenceRaiser, db Beginner, opts ...Option) (repaired int, err error) {
-	c, err := withDB(db, nil, opts)
-	if err != nil {
-		return 0, err
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
+			return 0, err
+		}
 	}
 	for last := ""; ; {
 		var page []claimedFence
-		err := c.persist(ctx, func() error {
-			return c.inSeparateTx(ctx, func(tx Transaction) error {
-				page, err = c.fences(ctx, tx.(*standard), last)
-				return err
-			})
-		})
-		if err != nil || len(page) == 0 {
+		if err := h.persistTx(ctx, func(tx Transaction) error {
+			page, err = h.fences(ctx, tx, keys, last)
+			return err
+		}); err != nil {
 			return repaired, err
 		}
-		if err := raiseAll(ctx, l, page); err != nil {
-			return repaired, err
+		for _, next := range page {
+			if err := l.RaiseFence(ctx, next.resource, uint64(next.fence)); err != nil {
+				return repaired, err
+			}
+			repaired++
 		}
-		repaired, last = repaired+len(page), page[len(page)-1].resource
+		if len(keys) > 0 || len(page) == 0 {
+			return repaired, nil
+		}
+		last = page[len(page)-1].resource
 	}
+}
+
+// raiser is a Locker that can raise the next fence of a key.
+type raiser interface {
+	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
 // claimedFence is a resource and its fence in the database.
@@ -65,37 +62,30 @@ type claimedFence struct {
 	fence    int64
 }
 
-// fences returns the next page of fences: those of the resources that follow afterResource.
-func (c *call) fences(ctx context.Context, tx *standard, afterResource string) (page []claimedFence, err error) {
-	rows, err := tx.QueryContext(ctx, c.stmts["fences_all"], afterResource)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	for rows.Next() {
-		var next claimedFence
-		if err := rows.Scan(&next.resource, &next.fence); err != nil {
+// fencesPerTx is how many fences are read in one transaction.
+const fencesPerTx = 1000
+
+// fences returns the fences of keys, or without keys the next fences: those of the resources that
+// follow the resource last.
+func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last string) (page []claimedFence, err error) {
+	for _, key := range keys {
+		fence, _, err := b.newestClaimIn(ctx, tx, key)
+		if err != nil {
 			return nil, err
 		}
-		page = append(page, next)
+		if fence > 0 {
+			page = append(page, claimedFence{key, fence})
+		}
 	}
-	return page, rows.Err()
-}
-
-// raisesAtOnce is how many fences are raised at the same time.
-const raisesAtOnce = 16
-
-func raiseAll(ctx context.Context, l FenceRaiser, page []claimedFence) error {
-	errs := make([]error, len(page))
-	tokens := make(chan struct{}, raisesAtOnce)
-	var work sync.WaitGroup
-	for i, next := range page {
-		tokens <- struct{}{}
-		work.Go(func() {
-			defer func() { <-tokens }()
-			errs[i] = l.RaiseFence(ctx, next.resource, uint64(next.fence))
-		})
+	for len(keys) == 0 && len(page) < fencesPerTx {
+		next := claimedFence{}
+		if err := tx.Row(ctx, b.stmts["fence_next"], []any{last}, &next.resource, &next.fence); err != nil {
+			return nil, err
+		}
+		if next.resource == "" {
+			break
+		}
+		page, last = append(page, next), next.resource
 	}
-	work.Wait()
-	return errors.Join(errs...)
+	return page, nil
 }

@@ -136,13 +136,13 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 // operation, recall waits until that transaction ends. A transaction that has not written the
 // operation yet is refused. recall uses READ COMMITTED, because it must read the ledger as it is
 // after the wait.
-func (c *call) recall(ctx context.Context, resource, id string) (committed bool, err error) {
-	err = c.inSeparateTx(ctx, func(tx Transaction) error {
-		if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
+func (b *base) recall(ctx context.Context, resource, id string) (committed bool, err error) {
+	err = b.inSeparateTx(ctx, func(tx Transaction) error {
+		if _, err := tx.Exec(ctx, b.stmts["give_up"], id, resource); err != nil {
 			return err
 		}
 		found := 0
-		err := tx.Row(ctx, c.stmts["recall"], []any{id}, &found)
+		err := tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
 		committed = found > 0
 		return err
 	})
@@ -150,12 +150,12 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 }
 
 // inSeparateTx runs work in a separate transaction that claims nothing.
-func (c *call) inSeparateTx(ctx context.Context, work func(tx Transaction) error) error {
+func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
-	if c.dialect != SQLite {
+	if b.dialect != SQLite {
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
 	}
-	_, tx, err := c.begin(ctx, opts)
+	_, tx, err := b.begin(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -176,13 +176,12 @@ func (a *attempt) op() string {
 }
 
 // Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is
-// the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits
-// until the transaction is over, but at most until ctx ends. So give ctx a time-out. The result is
-// final. The result is correct as long as [Purge] has not removed op
-// from the ledger.
+// the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Claim.Op] returned. Resolve
+// waits until the transaction is over, but at most until ctx ends. So give ctx a time-out. The
+// result is final. The result is correct as long as Purge has not removed op from the ledger.
 //
 // An error is the database's error, or locker.ErrInvalidRule if op is not an operation.
-func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (committed bool, err error) {
+func (h *Handle[T]) Resolve(ctx context.Context, op string) (committed bool, err error) {
 	id, resource, ok := strings.Cut(op, ":")
 	if !ok || len(id) != idBytes {
 		return false, fmt.Errorf(
@@ -191,19 +190,15 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 	if err := checkKey(resource); err != nil {
 		return false, err
 	}
-	c, err := withDB(db, nil, opts)
-	if err != nil {
-		return false, err
-	}
-	err = c.persist(ctx, func() error { committed, err = c.recall(ctx, resource, id); return err })
+	err = h.persist(ctx, func() error { committed, err = h.recall(ctx, resource, id); return err })
 	return committed, err
 }
 
 // persist repeats the function do until it succeeds or fails for a lasting reason, or until ctx
 // ends.
-func (c *call) persist(ctx context.Context, do func() error) (err error) {
+func (b *base) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
-		if err = do(); err == nil || !c.dialect.isTemporary(err) || !sleep.For(ctx, pause) {
+		if err = do(); err == nil || !b.dialect.isTemporary(err) || !sleep.For(ctx, pause) {
 			break
 		}
 	}

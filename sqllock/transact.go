@@ -34,7 +34,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 		}
 	}
 	if again && tries > 1 {
-		err = &RetriesError{Attempts: tries, Err: err}
+		err = fmt.Errorf("%w after %d attempts: %w", ErrRetries, tries, err)
 	}
 	returned = true
 	return err

@@ -15,7 +15,7 @@ import (
 type Claim struct{ attempt *attempt }
 
 // ClaimFromContext returns the claim of the innermost transaction that ctx belongs to. Use it in
-// functions of [DoWith] and similar functions, and in code that they call.
+// functions whose transaction is not a [*Tx], and in code that a function calls.
 func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	if !ok {
@@ -37,8 +37,8 @@ func (c *Claim) Fence() uint64 {
 // Leases returns the leases that the transaction runs under, in the order of their keys.
 func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases) }
 
-// Op names this transaction for [Resolve]. A program that stores Op before the function returns
-// can find out after a crash whether the transaction was committed. Each attempt is a new
+// Op names this transaction for [Handle.Resolve]. A program that stores Op before the function
+// returns can find out after a crash whether the transaction was committed. Each attempt is a new
 // transaction with a new Op.
 func (c *Claim) Op() string { return c.attempt.op() }
 
@@ -66,7 +66,7 @@ func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 type txKey struct{}
 
 // TxFromContext returns the innermost transaction of database/sql that ctx belongs to. Use it in
-// code that the function of [Do] or of a similar call runs, and in the work of [Answers].
+// code that the function of [Handle.Do] or of a similar call runs, and in the work of [Answers].
 func TxFromContext(ctx context.Context) (*Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*Tx)
 	return tx, ok
@@ -231,13 +231,8 @@ func (t *Tx) undo(ctx context.Context, savepoint string) error {
 	return nil
 }
 
-// Execer runs statements: *Tx, *sql.DB, *sql.Conn, *sql.Tx.
-type Execer interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
-// FencedUpdate runs an UPDATE that writes the fence into the row itself. It returns ErrStaleFence
-// if no row matched:
+// FencedUpdate runs an UPDATE that writes the fence into the row itself. db is a *Tx, *sql.DB,
+// *sql.Conn or *sql.Tx. FencedUpdate returns ErrStaleFence if no row matched:
 //
 //	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND COALESCE(fence, 0) <= $2
 //
@@ -250,7 +245,9 @@ type Execer interface {
 // MySQL counts the changed rows instead of the matched rows, unless the connection's
 // clientFoundRows is set. On MySQL, also change a column that always changes, such as version =
 // version + 1.
-func FencedUpdate(ctx context.Context, db Execer, query string, args ...any) error {
+func FencedUpdate(ctx context.Context, db interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, query string, args ...any) error {
 	r, err := db.ExecContext(ctx, query, args...)
 	if err != nil {
 		return err

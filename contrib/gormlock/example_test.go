@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func ExampleDo() {
+func ExampleNew() {
 	ctx := context.Background()
-	db, err := gorm.Open(postgres.Open("postgres://localhost/shop"))
+	pool, err := gorm.Open(postgres.Open("postgres://localhost/shop"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -22,14 +22,18 @@ func ExampleDo() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := gormlock.Migrate(ctx, db); err != nil { // two small tables
+	db, err := gormlock.New(l, pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := db.Migrate(ctx); err != nil { // a few small tables
 		log.Fatal(err)
 	}
 	type Stock struct {
 		SKU  string `gorm:"primaryKey"`
 		Left int
 	}
-	err = gormlock.Do(ctx, l, db, locker.Rule{Key: "sku:book"}, func(_ context.Context, tx *gorm.DB) error {
+	err = db.Do(ctx, locker.Rule{Key: "sku:book"}, func(_ context.Context, tx *gorm.DB) error {
 		return tx.Model(&Stock{SKU: "book"}).Update("left", gorm.Expr(`"left" - 1`)).Error
 	})
 	if err != nil {

@@ -2,17 +2,17 @@
 // The transaction that does the work also claims the fence of each lease, so a stale holder commits
 // nothing.
 //
-//	rule := locker.Rule{Key: "sku:book"}
-//	err := gormlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *gorm.DB) error {
+//	db, err := gormlock.New(l, pool)
+//	…
+//	err = db.Do(ctx, locker.Rule{Key: "sku:book"}, func(ctx context.Context, tx *gorm.DB) error {
 //		return tx.Model(&Stock{SKU: "book"}).Update("left_over", gorm.Expr("left_over - 1")).Error
 //	})
 //
+// Methods, results and options are those of package sqllock; the method Migrate creates the tables.
 // The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx remembers
 // an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
 // error. After such an error, later statements are not committed. [sqllock.ClaimFromContext]
 // returns the claim.
-//
-// Results, options and dialects are the same as in package sqllock. [Migrate] creates the tables.
 package gormlock
 
 import (
@@ -27,60 +27,37 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
-// calls fn, commits, and releases the lock. See [sqllock.Do].
-func Do(
-	ctx context.Context, l locker.Locker, db *gorm.DB, rule locker.Rule,
-	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
-) error {
-	pool, opts, err := open(db, fn, opts)
+// New returns a Handle for db. See [sqllock.New]. The conditions and settings of db also hold in
+// its transactions, as in db.Transaction.
+func New(l locker.Locker, db *gorm.DB, opts ...sqllock.Option) (*sqllock.Handle[*gorm.DB], error) {
+	d, err := dialectOf(db)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return sqllock.Do(ctx, l, pool, rule, withSession(db, fn), opts...)
-}
-
-// DoAll is [Do] for several locks. See [sqllock.DoAll].
-func DoAll(
-	ctx context.Context, l locker.Locker, db *gorm.DB, rules []locker.Rule,
-	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
-) error {
-	pool, opts, err := open(db, fn, opts)
+	if _, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
+		return nil, fmt.Errorf("%w: gormlock: db is already a transaction; claim in it with gormlock.InTx", locker.ErrUnsupported)
+	}
+	sqlDB, err := db.DB()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return sqllock.DoAll(ctx, l, pool, rules, withSession(db, fn), opts...)
-}
-
-// Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
-func Within(
-	ctx context.Context, db *gorm.DB, fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
-) error {
-	pool, opts, err := open(db, fn, opts)
+	h, err := sqllock.New(l, sqlDB, append([]sqllock.Option{sqllock.WithDialect(d)}, opts...)...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return sqllock.Within(ctx, pool, withSession(db, fn), opts...)
-}
-
-// WithinAll does the work of [Within] for the leases of ctx with these keys. See
-// [sqllock.WithinAll].
-func WithinAll(
-	ctx context.Context, db *gorm.DB, keys []string,
-	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
-) error {
-	pool, opts, err := open(db, fn, opts)
-	if err != nil {
-		return err
-	}
-	return sqllock.WithinAll(ctx, pool, keys, withSession(db, fn), opts...)
+	return sqllock.Adapt(h, func(fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
+		return func(ctx context.Context, tx *sqllock.Tx) error {
+			session := db.Session(&gorm.Session{Context: ctx})
+			session.Statement.ConnPool = &pool{tx, db}
+			return fn(ctx, session)
+		}
+	}), nil
 }
 
 // InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun. The
-// code that began the transaction ends it. See [sqllock.InTx].
-func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Claim, error) {
-	d, err := dialectOf(tx)
-	if err != nil {
+// code that began the transaction ends it. See [sqllock.Handle.InTx].
+func InTx(ctx context.Context, db *sqllock.Handle[*gorm.DB], tx *gorm.DB) (*sqllock.Claim, error) {
+	if _, err := dialectOf(tx); err != nil {
 		return nil, err
 	}
 	begun, ok := transactionOf(tx.Statement.ConnPool)
@@ -88,7 +65,7 @@ func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Cl
 		return nil, fmt.Errorf("%w: gormlock.InTx: %T is not an open transaction; begin one with db.Transaction",
 			locker.ErrUnsupported, tx.Statement.ConnPool)
 	}
-	return sqllock.InTx(ctx, d, begun, opts...)
+	return db.InTx(ctx, begun)
 }
 
 // transactionOf returns the transaction of database/sql that GORM has begun. The transaction may
@@ -99,36 +76,6 @@ func transactionOf(p gorm.ConnPool) (*sql.Tx, bool) {
 	}
 	tx, ok := p.(*sql.Tx)
 	return tx, ok
-}
-
-// Migrate creates the tables that are missing. See [sqllock.Migrate].
-func Migrate(ctx context.Context, db *gorm.DB, opts ...sqllock.Option) error {
-	pool, opts, err := open(db, func(context.Context, *gorm.DB) error { return nil }, opts)
-	if err != nil {
-		return err
-	}
-	return sqllock.Migrate(ctx, pool, opts...)
-}
-
-// open returns the pool of db, and opts together with the dialect of db. It checks fn and db.
-func open(
-	db *gorm.DB, fn func(context.Context, *gorm.DB) error, opts []sqllock.Option,
-) (*sql.DB, []sqllock.Option, error) {
-	if fn == nil {
-		return nil, nil, errors.New("gormlock: the function is nil")
-	}
-	d, err := dialectOf(db)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, ok := db.Statement.ConnPool.(gorm.TxCommitter); ok {
-		return nil, nil, fmt.Errorf("%w: gormlock: db is already a transaction; claim in it with gormlock.InTx", locker.ErrUnsupported)
-	}
-	pool, err := db.DB()
-	if err != nil {
-		return nil, nil, err
-	}
-	return pool, append([]sqllock.Option{sqllock.WithDialect(d)}, opts...), nil
 }
 
 var dialects = map[string]sqllock.Dialect{
@@ -144,17 +91,6 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 		return 0, fmt.Errorf("%w: gormlock supports PostgreSQL, MySQL, MariaDB and SQLite, not %s", locker.ErrUnsupported, db.Name())
 	}
 	return d, nil
-}
-
-// withSession returns a function for sqllock that calls fn with a *gorm.DB on sqllock's
-// transaction. The conditions and settings of db also hold in the transaction, as in
-// db.Transaction.
-func withSession(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
-	return func(ctx context.Context, tx *sqllock.Tx) error {
-		session := db.Session(&gorm.Session{Context: ctx})
-		session.Statement.ConnPool = &pool{tx, db}
-		return fn(ctx, session)
-	}
 }
 
 // pool makes GORM treat a transaction of sqllock as an open transaction. So db.Transaction inside

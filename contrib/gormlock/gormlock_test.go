@@ -63,12 +63,22 @@ func open(t *testing.T, kind string) *gorm.DB {
 	}
 	t.Cleanup(func() { _ = pool.Close() })
 	if err := errors.Join(
-		gormlock.Migrate(t.Context(), db), db.AutoMigrate(&Account{}),
+		handle(t, nil, db).Migrate(t.Context()), db.AutoMigrate(&Account{}),
 		db.Create([]Account{{1, 100}, {2, 100}, {3, 100}}).Error,
 	); err != nil {
 		t.Fatal(err)
 	}
 	return db
+}
+
+// handle returns the Handle of db for the locks of l.
+func handle(t *testing.T, l locker.Locker, db *gorm.DB, opts ...sqllock.Option) *sqllock.Handle[*gorm.DB] {
+	t.Helper()
+	h, err := gormlock.New(l, db, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 func run(t *testing.T, d gorm.Dialector, statement string) {
@@ -127,25 +137,14 @@ func TestAdapter(t *testing.T) {
 	}
 }
 
-type work = func(ctx context.Context, tx *gorm.DB) error
-
 func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 	return adaptertest.Adapter[*gorm.DB]{
-		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
-			return gormlock.Do(ctx, l, db, rule, fn, opts...)
+		New: func(l locker.Locker, opts ...sqllock.Option) (*sqllock.Handle[*gorm.DB], error) {
+			return gormlock.New(l, db, opts...)
 		},
-		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
-			return gormlock.DoAll(ctx, l, db, rules, fn, opts...)
-		},
-		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
-			return gormlock.Within(ctx, db, fn, opts...)
-		},
-		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
-			return gormlock.WithinAll(ctx, db, keys, fn, opts...)
-		},
-		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+		InTx: func(ctx context.Context, h *sqllock.Handle[*gorm.DB], amount int) error {
 			return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-				claim, err := gormlock.InTx(ctx, tx, opts...)
+				claim, err := gormlock.InTx(ctx, h, tx)
 				if err != nil {
 					return err
 				}
@@ -168,7 +167,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 func TestNothingOfGORMIsMissing(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
+		err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
 			if claim, ok := sqllock.ClaimFromContext(tx.Statement.Context); !ok || claim.Fence() == 0 {
 				t.Errorf("the claim is %v", claim)
 			}
@@ -211,18 +210,19 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	var meeting sync.WaitGroup
 	meeting.Add(2)
 	errs := make([]error, 2)
+	once := handle(t, l, db, sqllock.WithRetries(0))
 	var both sync.WaitGroup
 	for i := range errs {
 		both.Go(func() {
 			rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i), TTL: account.TTL}
-			errs[i] = gormlock.Do(t.Context(), l, db, rule, func(_ context.Context, tx *gorm.DB) error {
+			errs[i] = once.Do(t.Context(), rule, func(_ context.Context, tx *gorm.DB) error {
 				tx.Exec("UPDATE accounts SET balance = balance - 10 WHERE id = ?", 1+i)
 				meeting.Done()
 				meeting.Wait()
 				tx.Exec("UPDATE accounts SET balance = balance - 10 WHERE id = ?", 2-i) // this statement ends with a deadlock
 				tx.Exec("UPDATE accounts SET balance = balance + 20 WHERE id = 3")
 				return nil
-			}, sqllock.WithRetries(0))
+			})
 		})
 	}
 	both.Wait()
@@ -241,7 +241,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
+		err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
 			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
 			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx), errOnPurpose)
 		})
@@ -249,7 +249,7 @@ func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 			t.Error(err)
 		}
 		checkBalance(t, db, 1, 100)
-		if err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
+		if err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
 			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
 			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx))
 		}); err != nil {
@@ -265,7 +265,7 @@ func TestTheConditionsOfASessionHoldInTheTransaction(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		second := db.Where("id = ?", 2).Session(&gorm.Session{})
-		err := gormlock.Do(t.Context(), l, second, account, func(_ context.Context, tx *gorm.DB) error {
+		err := handle(t, l, second).Do(t.Context(), account, func(_ context.Context, tx *gorm.DB) error {
 			for range 2 {
 				if err := tx.Model(&Account{}).Update("balance", gorm.Expr("balance + 5")).Error; err != nil {
 					return err
@@ -288,7 +288,7 @@ func TestInTxTakesATransactionWithPreparedStatements(t *testing.T) {
 		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			prepared := db.WithContext(ctx).Session(&gorm.Session{PrepareStmt: true})
 			return prepared.Transaction(func(tx *gorm.DB) error {
-				claim, err := gormlock.InTx(ctx, tx)
+				claim, err := gormlock.InTx(ctx, handle(t, l, db), tx)
 				if err != nil {
 					return err
 				}
@@ -305,8 +305,9 @@ func TestInTxTakesATransactionWithPreparedStatements(t *testing.T) {
 func TestATransactionIsNoDatabase(t *testing.T) {
 	db := open(t, "sqlite")
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
-		return gormlock.Do(ctx, l, tx, locker.Rule{Key: "another"}, deposit(1))
+	err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
+		_, err := gormlock.New(l, tx)
+		return err
 	})
 	if !errors.Is(err, locker.ErrUnsupported) {
 		t.Errorf("err = %v", err)

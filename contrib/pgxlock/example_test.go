@@ -4,16 +4,15 @@ import (
 	"context"
 	"log"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/sqllock"
 )
 
-func ExampleDo() {
+func ExampleNew() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
 	if err != nil {
@@ -23,10 +22,14 @@ func ExampleDo() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool)); err != nil { // two small tables
+	db, err := pgxlock.New(l, pool)
+	if err != nil {
 		log.Fatal(err)
 	}
-	err = pgxlock.Do(ctx, l, pool, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *pgxlock.Tx) error {
+	if err := db.Migrate(ctx); err != nil { // a few small tables
+		log.Fatal(err)
+	}
+	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - 10 WHERE id = 42")
 		return err
 	})

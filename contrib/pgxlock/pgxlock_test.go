@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/internal/sqltest"
@@ -51,7 +50,7 @@ func bank(t *testing.T, trips pgx.QueryTracer) *pgxpool.Pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	if err := sqllock.Migrate(t.Context(), stdlib.OpenDBFromPool(pool)); err != nil {
+	if err := handle(t, nil, pool).Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, statement := range []string{
@@ -65,6 +64,16 @@ func bank(t *testing.T, trips pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
+// handle returns the Handle of db for the locks of l.
+func handle(t *testing.T, l locker.Locker, db pgxlock.DB, opts ...sqllock.Option) *sqllock.Handle[pgx.Tx] {
+	t.Helper()
+	h, err := pgxlock.New(l, db, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
 func balance(t *testing.T, pool *pgxpool.Pool, id int) (n int) {
 	t.Helper()
 	if err := pool.QueryRow(t.Context(), "SELECT balance FROM accounts WHERE id = $1", id).Scan(&n); err != nil {
@@ -73,8 +82,8 @@ func balance(t *testing.T, pool *pgxpool.Pool, id int) (n int) {
 	return n
 }
 
-func deposit(amount int) func(ctx context.Context, tx *pgxlock.Tx) error {
-	return func(ctx context.Context, tx *pgxlock.Tx) error {
+func deposit(amount int) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
 		n := 0
 		if err := tx.QueryRow(ctx, "SELECT balance FROM accounts WHERE id = 1").Scan(&n); err != nil {
 			return err
@@ -94,7 +103,7 @@ func TestAdapter(t *testing.T) {
 		"pgx.Conn":     func(t *testing.T, pool *pgxpool.Pool) pgxlock.DB { return connection(t, pool).Conn() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*pgxlock.Tx] {
+			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[pgx.Tx] {
 				pool := bank(t, nil)
 				return adapter(pool, of(t, pool))
 			})
@@ -112,25 +121,14 @@ func connection(t *testing.T, pool *pgxpool.Pool) *pgxpool.Conn {
 	return conn
 }
 
-type work = func(ctx context.Context, tx *pgxlock.Tx) error
-
-func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx] {
-	return adaptertest.Adapter[*pgxlock.Tx]{
-		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
-			return pgxlock.Do(ctx, l, db, rule, fn, opts...)
+func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[pgx.Tx] {
+	return adaptertest.Adapter[pgx.Tx]{
+		New: func(l locker.Locker, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx], error) {
+			return pgxlock.New(l, db, opts...)
 		},
-		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
-			return pgxlock.DoAll(ctx, l, db, rules, fn, opts...)
-		},
-		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
-			return pgxlock.Within(ctx, db, fn, opts...)
-		},
-		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
-			return pgxlock.WithinAll(ctx, db, keys, fn, opts...)
-		},
-		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+		InTx: func(ctx context.Context, h *sqllock.Handle[pgx.Tx], amount int) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-				claim, err := pgxlock.InTx(ctx, tx, opts...)
+				claim, err := pgxlock.InTx(ctx, h, tx)
 				if err != nil {
 					return err
 				}
@@ -138,8 +136,8 @@ func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx]
 				return errors.Join(err, claim.Verify(ctx), claim.Verify(ctx))
 			})
 		},
-		Deposit: func(ctx context.Context, tx *pgxlock.Tx, amount int) error { return deposit(amount)(ctx, tx) },
-		Exec: func(ctx context.Context, tx *pgxlock.Tx, text string) error {
+		Deposit: func(ctx context.Context, tx pgx.Tx, amount int) error { return deposit(amount)(ctx, tx) },
+		Exec: func(ctx context.Context, tx pgx.Tx, text string) error {
 			_, err := tx.Exec(ctx, text)
 			return err
 		},
@@ -151,9 +149,10 @@ func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx]
 func TestNothingOfPgxIsMissing(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
-		if tx.Fence() == 0 || len(tx.Leases()) != 1 || tx.Op() == "" {
-			t.Errorf("fence %d, leases %v, operation %q", tx.Fence(), tx.Leases(), tx.Op())
+	err := handle(t, l, pool).Do(t.Context(), account, func(ctx context.Context, tx pgx.Tx) error {
+		claim, ok := sqllock.ClaimFromContext(ctx)
+		if !ok || claim.Fence() == 0 || len(claim.Leases()) != 1 || claim.Op() == "" {
+			t.Errorf("the claim is %v", claim)
 		}
 		tag, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + 1")
 		if err != nil || tag.RowsAffected() != 2 {
@@ -218,7 +217,7 @@ func TestATransactionCostsNoMoreRoundTripsThanWithoutALock(t *testing.T) {
 	pool := bank(t, count)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	before := count.n.Load()
-	if err := pgxlock.Do(t.Context(), l, pool, account, deposit(1)); err != nil {
+	if err := handle(t, l, pool).Do(t.Context(), account, deposit(1)); err != nil {
 		t.Fatal(err)
 	}
 	if n := count.n.Load() - before; n != 4 {
@@ -230,7 +229,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	for text, left := range map[string]int{"ROLLBACK": 100, "COMMIT": 110} {
 		pool := bank(t, nil)
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+		err := handle(t, l, pool).Do(t.Context(), account, func(ctx context.Context, tx pgx.Tx) error {
 			if err := deposit(10)(ctx, tx); err != nil {
 				return err
 			}
@@ -251,7 +250,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	calls := 0
-	err := pgxlock.Do(t.Context(), l, pool, locker.Rule{Key: "brief", TTL: 4 * time.Second}, func(ctx context.Context, tx *pgxlock.Tx) error {
+	err := handle(t, l, pool).Do(t.Context(), locker.Rule{Key: "brief", TTL: 4 * time.Second}, func(ctx context.Context, tx pgx.Tx) error {
 		calls++
 		if err := deposit(10)(ctx, tx); err != nil {
 			return err
@@ -282,7 +281,7 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pgxlock.Do(t.Context(), l, conn, account, deposit(10)); !errors.Is(err, locker.ErrUnsupported) {
+	if err := handle(t, l, conn).Do(t.Context(), account, deposit(10)); !errors.Is(err, locker.ErrUnsupported) {
 		t.Errorf("err = %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -294,13 +293,13 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 func TestWhatIsNilIsAnError(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for name, db := range map[string]pgxlock.DB{"nil": nil, "a pool": (*pgxpool.Pool)(nil), "a conn": (*pgx.Conn)(nil)} {
-		err := pgxlock.Do(t.Context(), l, db, account, deposit(1))
+		_, err := pgxlock.New(l, db)
 		if err == nil || !strings.Contains(err.Error(), "pgxlock: the database is nil") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-		_, err := pgxlock.InTx(ctx, nil)
+		_, err := pgxlock.InTx(ctx, handle(t, l, bank(t, nil)), nil)
 		return err
 	})
 	if err == nil || !strings.Contains(err.Error(), "pgxlock.InTx: the transaction is nil") {
@@ -321,13 +320,14 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	err = pgxlock.Do(ctx, l, pool, account, func(ctx context.Context, _ *pgxlock.Tx) error {
-		return pgxlock.Do(ctx, l, pool, locker.Rule{Key: "another"}, deposit(1))
+	db := handle(t, l, pool)
+	err = db.Do(ctx, account, func(ctx context.Context, _ pgx.Tx) error {
+		return db.Do(ctx, locker.Rule{Key: "another"}, deposit(1))
 	})
 	if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "all connections of the pool") {
 		t.Errorf("err = %v", err)
 	}
-	if err := pgxlock.Do(ctx, l, pool, account, deposit(1)); err != nil {
+	if err := db.Do(ctx, account, deposit(1)); err != nil {
 		t.Errorf("one transaction at a time: %v", err)
 	}
 }
@@ -338,7 +338,7 @@ func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	calls := 0
-	err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+	err := handle(t, l, pool).Do(t.Context(), account, func(ctx context.Context, tx pgx.Tx) error {
 		calls++
 		if err := deposit(10)(ctx, tx); err != nil {
 			return err
@@ -356,7 +356,7 @@ func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	if got := balance(t, pool, 1); got != 100 {
 		t.Errorf("the account has %d", got)
 	}
-	if err := pgxlock.Do(t.Context(), l, pool, account, deposit(1)); err != nil {
+	if err := handle(t, l, pool).Do(t.Context(), account, deposit(1)); err != nil {
 		t.Errorf("the next transaction: %v", err)
 	}
 }
@@ -380,14 +380,14 @@ func TestEveryWayToSendAQueryWorks(t *testing.T) {
 			l := lockertest.NewLocker(t, lockertest.NewMemory())
 			before := balance(t, pool, 1)
 			several := []locker.Rule{{Key: `a'; --`}, {Key: `b\`}}
-			if err := pgxlock.DoAll(t.Context(), l, pool, several, deposit(1), sqllock.WithOperation("it's "+mode.String())); err != nil {
+			if err := handle(t, l, pool).Operation("it's "+mode.String()).DoAll(t.Context(), several, deposit(1)); err != nil {
 				t.Error(err)
 			}
 			read := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
-			if err := pgxlock.Do(t.Context(), l, pool, account, func(context.Context, *pgxlock.Tx) error { return nil }, read); err != nil {
+			if err := handle(t, l, pool, read).Do(t.Context(), account, func(context.Context, pgx.Tx) error { return nil }); err != nil {
 				t.Error(err)
 			}
-			if err := pgxlock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *pgxlock.Tx) error {
+			if err := handle(t, l, pool).Do(t.Context(), account, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, "ROLLBACK")
 				return err
 			}); !errors.Is(err, sqllock.ErrEnded) {

@@ -102,12 +102,12 @@ func (t *transaction) begin(ctx context.Context) (err error) {
 }
 
 // Exec runs a statement of sqllock.
-func (t *transaction) Exec(ctx context.Context, query string, args ...any) error {
+func (t *transaction) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
 	if err := t.begin(ctx); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := t.tx.Exec(ctx, query, args...)
-	return t.addBadConn(err)
+	tag, err := t.tx.Exec(ctx, query, args...)
+	return tag.RowsAffected(), t.addBadConn(err)
 }
 
 // Row runs a query of sqllock. The first query is sent together with BEGIN.

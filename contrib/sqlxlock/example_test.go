@@ -9,12 +9,11 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/sqlxlock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/sqllock"
 )
 
-func ExampleDo() {
+func ExampleNew() {
 	ctx := context.Background()
-	db, err := sqlx.Open("pgx", "postgres://localhost/bank") // or another driver that sqllock knows
+	pool, err := sqlx.Open("pgx", "postgres://localhost/bank") // or another driver that sqllock knows
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -22,11 +21,15 @@ func ExampleDo() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := sqllock.Migrate(ctx, db); err != nil { // two small tables
+	db, err := sqlxlock.New(l, pool)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := db.Migrate(ctx); err != nil { // a few small tables
 		log.Fatal(err)
 	}
 	account := struct{ ID, Paid int }{42, 10}
-	err = sqlxlock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqlxlock.Tx) error {
+	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.NamedExecContext(ctx, "UPDATE accounts SET paid = :paid WHERE id = :id", account)
 		return err
 	})

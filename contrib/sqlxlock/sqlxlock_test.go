@@ -56,12 +56,22 @@ func open(t *testing.T, driver string) *sqlx.DB {
 	}
 	db := sqlx.MustOpen(driver, dsn)
 	t.Cleanup(func() { _ = db.Close() })
-	if err := sqllock.Migrate(t.Context(), db); err != nil {
+	if err := handle(t, nil, db).Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	db.MustExec("CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")
 	db.MustExec("INSERT INTO accounts (id, balance) VALUES (1, 100), (2, 100)")
 	return db
+}
+
+// handle returns the Handle of db for the locks of l.
+func handle(t *testing.T, l locker.Locker, db *sqlx.DB) *sqllock.Handle[*sqlx.Tx] {
+	t.Helper()
+	h, err := sqlxlock.New(l, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 func run(t *testing.T, driver, dsn, statement string) {
@@ -86,8 +96,8 @@ func checkBalance(t *testing.T, db *sqlx.DB, want int) {
 	}
 }
 
-func deposit(amount int) func(ctx context.Context, tx *sqlxlock.Tx) error {
-	return func(ctx context.Context, tx *sqlxlock.Tx) error {
+func deposit(amount int) func(ctx context.Context, tx *sqlx.Tx) error {
+	return func(ctx context.Context, tx *sqlx.Tx) error {
 		var a row
 		if err := tx.GetContext(ctx, &a, tx.Rebind("SELECT * FROM accounts WHERE id = ?"), 1); err != nil {
 			return err
@@ -104,34 +114,23 @@ var account = adaptertest.Account
 func TestAdapter(t *testing.T) {
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) {
-			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*sqlxlock.Tx] { return adapter(open(t, driver)) })
+			adaptertest.Run(t, func(t *testing.T) adaptertest.Adapter[*sqlx.Tx] { return adapter(open(t, driver)) })
 		})
 	}
 }
 
-type work = func(ctx context.Context, tx *sqlxlock.Tx) error
-
-func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
-	return adaptertest.Adapter[*sqlxlock.Tx]{
-		Do: func(ctx context.Context, l locker.Locker, rule locker.Rule, fn work, opts ...sqllock.Option) error {
-			return sqlxlock.Do(ctx, l, db, rule, fn, opts...)
+func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlx.Tx] {
+	return adaptertest.Adapter[*sqlx.Tx]{
+		New: func(l locker.Locker, opts ...sqllock.Option) (*sqllock.Handle[*sqlx.Tx], error) {
+			return sqlxlock.New(l, db, opts...)
 		},
-		DoAll: func(ctx context.Context, l locker.Locker, rules []locker.Rule, fn work, opts ...sqllock.Option) error {
-			return sqlxlock.DoAll(ctx, l, db, rules, fn, opts...)
-		},
-		Within: func(ctx context.Context, fn work, opts ...sqllock.Option) error {
-			return sqlxlock.Within(ctx, db, fn, opts...)
-		},
-		WithinAll: func(ctx context.Context, keys []string, fn work, opts ...sqllock.Option) error {
-			return sqlxlock.WithinAll(ctx, db, keys, fn, opts...)
-		},
-		InTx: func(ctx context.Context, amount int, opts ...sqllock.Option) error {
+		InTx: func(ctx context.Context, h *sqllock.Handle[*sqlx.Tx], amount int) error {
 			tx, err := db.BeginTxx(ctx, nil)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = tx.Rollback() }() // after Commit, this Rollback has no effect
-			claim, err := sqlxlock.InTx(ctx, tx, opts...)
+			claim, err := h.InTx(ctx, tx.Tx)
 			if err != nil {
 				return err
 			}
@@ -141,8 +140,8 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 			}
 			return tx.Commit()
 		},
-		Deposit: func(ctx context.Context, tx *sqlxlock.Tx, amount int) error { return deposit(amount)(ctx, tx) },
-		Exec: func(ctx context.Context, tx *sqlxlock.Tx, text string) error {
+		Deposit: func(ctx context.Context, tx *sqlx.Tx, amount int) error { return deposit(amount)(ctx, tx) },
+		Exec: func(ctx context.Context, tx *sqlx.Tx, text string) error {
 			_, err := tx.ExecContext(ctx, text)
 			return err
 		},
@@ -161,9 +160,10 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 func TestNothingOfSqlxIsMissing(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := sqlxlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqlxlock.Tx) error {
-			if tx.Fence() == 0 || tx.Op() == "" || tx.DriverName() != db.DriverName() {
-				t.Errorf("fence %d, operation %q, driver %q", tx.Fence(), tx.Op(), tx.DriverName())
+		err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *sqlx.Tx) error {
+			claim, ok := sqllock.ClaimFromContext(ctx)
+			if !ok || claim.Fence() == 0 || claim.Op() == "" || tx.DriverName() != db.DriverName() {
+				t.Errorf("the claim is %v, the driver %q", claim, tx.DriverName())
 			}
 			rows, err := tx.NamedQuery("SELECT * FROM accounts WHERE id = :id", row{ID: 2})
 			if err != nil {
@@ -198,13 +198,13 @@ func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		db.SetMaxOpenConns(1)
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		for name, end := range map[string]func(tx *sqlxlock.Tx) error{
-			"committed":                  func(*sqlxlock.Tx) error { return nil },
-			"rolled back":                func(*sqlxlock.Tx) error { return errors.New("on purpose") },
-			"committed by the function":  func(tx *sqlxlock.Tx) error { return tx.Commit() },
-			"rolled back in a statement": func(tx *sqlxlock.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },
+		for name, end := range map[string]func(tx *sqlx.Tx) error{
+			"committed":                  func(*sqlx.Tx) error { return nil },
+			"rolled back":                func(*sqlx.Tx) error { return errors.New("on purpose") },
+			"committed by the function":  func(tx *sqlx.Tx) error { return tx.Commit() },
+			"rolled back in a statement": func(tx *sqlx.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },
 		} {
-			_ = sqlxlock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqlxlock.Tx) error { return end(tx) })
+			_ = handle(t, l, db).Do(t.Context(), account, func(_ context.Context, tx *sqlx.Tx) error { return end(tx) })
 			if db.DriverName() == "mysql" {
 				var autocommit, timeout int
 				if err := db.QueryRowContext(t.Context(), "SELECT @@SESSION.autocommit, @@SESSION.wait_timeout").Scan(&autocommit, &timeout); err != nil {
@@ -214,7 +214,7 @@ func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 					t.Errorf("%s: autocommit %d, wait_timeout %d", name, autocommit, timeout)
 				}
 			}
-			if err := sqlxlock.Do(t.Context(), l, db, account, deposit(0)); err != nil {
+			if err := handle(t, l, db).Do(t.Context(), account, deposit(0)); err != nil {
 				t.Errorf("after %s: %v", name, err)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/locker"
 	otellock "github.com/latchkit/latchkit/otel"
+	"github.com/latchkit/latchkit/sqllock"
 )
 
 // Stock is the number of remaining items of an article.
@@ -26,8 +27,8 @@ type Stock struct {
 }
 
 // take takes one item from the stock and returns how many are left.
-func take(ctx context.Context, l locker.Locker, db *gorm.DB, sku string) (left int, err error) {
-	err = gormlock.Do(ctx, l, db, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx *gorm.DB) error {
+func take(ctx context.Context, db *sqllock.Handle[*gorm.DB], sku string) (left int, err error) {
+	err = db.Do(ctx, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx *gorm.DB) error {
 		var stock Stock
 		if err := tx.First(&stock, "sku = ?", sku).Error; err != nil {
 			return err
@@ -63,25 +64,29 @@ func run(ctx context.Context, dsn, url string) error {
 		return err
 	}
 	defer func() { _ = l.Close(ctx) }()
-	db, err := gorm.Open(postgres.Open(dsn), &gorm.Config{})
+	shop, err := gorm.Open(postgres.Open(dsn), &gorm.Config{})
 	if err != nil {
 		return err
 	}
-	pool, err := db.DB()
+	pool, err := shop.DB()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := gormlock.Migrate(ctx, db); err != nil {
+	db, err := gormlock.New(l, shop)
+	if err != nil {
 		return err
 	}
-	if err := db.AutoMigrate(&Stock{}); err != nil {
+	if err := db.Migrate(ctx); err != nil {
 		return err
 	}
-	if err := db.Clauses(clause.OnConflict{DoNothing: true}).Create(&Stock{SKU: "book", LeftOver: 100}).Error; err != nil {
+	if err := shop.AutoMigrate(&Stock{}); err != nil {
 		return err
 	}
-	left, err := take(ctx, l, db, "book")
+	if err := shop.Clauses(clause.OnConflict{DoNothing: true}).Create(&Stock{SKU: "book", LeftOver: 100}).Error; err != nil {
+		return err
+	}
+	left, err := take(ctx, db, "book")
 	if err == nil {
 		fmt.Println(left, "books are left")
 	}

@@ -28,8 +28,8 @@ import (
 
 // shop pays orders, and sends mails about them.
 type shop struct {
-	db    *sql.DB
-	l     locker.Locker
+	pool  *sql.DB
+	db    *sqllock.DB
 	queue *asynq.Client
 }
 
@@ -46,7 +46,7 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 		}
 		return fails
 	}
-	return sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "order:" + order}, work, sqllock.WithOperation("pay:"+order))
+	return s.db.Operation("pay:"+order).Do(ctx, locker.Rule{Key: "order:" + order}, work)
 }
 
 // relay moves the oldest jobs of the outbox to the queue of asynq, and returns their number.
@@ -54,7 +54,7 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 // and before it has deleted the row. Then the next relay enqueues the job again, and asynq
 // refuses the second task.
 func (s *shop) relay(ctx context.Context) (moved int, err error) {
-	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
+	err = s.db.Do(ctx, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		jobs, err := jobsOf(ctx, tx)
 		if err != nil {
 			return err
@@ -111,19 +111,16 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(folder, "shop.db")+"?_pragma=busy_timeout(1000)")
+	pool, err := sql.Open("sqlite", "file:"+filepath.Join(folder, "shop.db")+"?_pragma=busy_timeout(1000)")
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	if err := sqllock.Migrate(ctx, db); err != nil {
-		return err
-	}
+	defer pool.Close()
 	for _, statement := range []string{
 		"CREATE TABLE payments (order_id TEXT NOT NULL)",
 		"CREATE TABLE outbox (id TEXT PRIMARY KEY, task TEXT NOT NULL)",
 	} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		if _, err := pool.ExecContext(ctx, statement); err != nil {
 			return err
 		}
 	}
@@ -136,7 +133,14 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = l.Close(ctx) }()
-	s := &shop{db, l, asynq.NewClientFromRedisClient(client)}
+	db, err := sqllock.New(l, pool)
+	if err != nil {
+		return err
+	}
+	if err := db.Migrate(ctx); err != nil {
+		return err
+	}
+	s := &shop{pool, db, asynq.NewClientFromRedisClient(client)}
 	return s.story(ctx, out, server.FlushAll)
 }
 
@@ -170,7 +174,7 @@ func (s *shop) story(ctx context.Context, out io.Writer, forget func()) error {
 		}
 	}
 	payments := 0
-	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&payments); err != nil {
+	if err := s.pool.QueryRowContext(ctx, "SELECT count(*) FROM payments").Scan(&payments); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(out, "payments: %d\n", payments)

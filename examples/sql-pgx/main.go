@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
@@ -20,8 +20,8 @@ import (
 )
 
 // take takes one item from the stock and returns how many are left.
-func take(ctx context.Context, l locker.Locker, pool *pgxpool.Pool, sku string) (left int, err error) {
-	err = pgxlock.Do(ctx, l, pool, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx *pgxlock.Tx) error {
+func take(ctx context.Context, db *sqllock.Handle[pgx.Tx], sku string) (left int, err error) {
+	err = db.Do(ctx, locker.Rule{Key: "sku:" + sku}, func(ctx context.Context, tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, "SELECT left_over FROM stock WHERE sku = $1", sku).Scan(&left); err != nil {
 			return err
 		}
@@ -61,7 +61,11 @@ func run(ctx context.Context, dsn, url string) error {
 		return err
 	}
 	defer pool.Close()
-	if err := sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool)); err != nil {
+	db, err := pgxlock.New(l, pool)
+	if err != nil {
+		return err
+	}
+	if err := db.Migrate(ctx); err != nil {
 		return err
 	}
 	if _, err := pool.Exec(ctx, "CREATE TABLE IF NOT EXISTS stock (sku text PRIMARY KEY, left_over integer NOT NULL)"); err != nil {
@@ -70,7 +74,7 @@ func run(ctx context.Context, dsn, url string) error {
 	if _, err := pool.Exec(ctx, "INSERT INTO stock VALUES ('book', 100) ON CONFLICT DO NOTHING"); err != nil {
 		return err
 	}
-	left, err := take(ctx, l, pool, "book")
+	left, err := take(ctx, db, "book")
 	if err == nil {
 		fmt.Println(left, "books are left")
 	}

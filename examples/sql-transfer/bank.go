@@ -29,53 +29,58 @@ var (
 // A bank keeps accounts. A transfer reads balances, computes new balances from them, and writes the
 // new balances. So two transfers of one account must not overlap.
 type bank struct {
-	db *sql.DB
-	l  *locker.Engine
+	pool *sql.DB
+	l    *locker.Engine
+	db   *sqllock.DB // runs transactions on the pool, under locks of l
 }
 
 // openBank opens the bank whose accounts are in the file and whose locks are on client's Redis.
 func openBank(ctx context.Context, file string, client *redis.Client) (*bank, error) {
-	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
+	pool, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLocker(client)
+	b, err := newBank(pool, client)
 	if err != nil {
 		return nil, err
 	}
-	if err := sqllock.Migrate(ctx, db); err != nil { // creates the tables of fences and operations
+	if err := b.db.Migrate(ctx); err != nil { // creates the tables of fences and operations
 		return nil, err
 	}
 	for _, statement := range []string{schema, fill} {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		if _, err := pool.ExecContext(ctx, statement); err != nil {
 			return nil, err
 		}
 	}
-	return &bank{db, l}, nil
+	return b, nil
 }
 
-func newLocker(client *redis.Client) (*locker.Engine, error) {
+func newBank(pool *sql.DB, client *redis.Client) (*bank, error) {
 	observer, err := otellock.New()
 	if err != nil {
 		return nil, err
 	}
-	return locker.New(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
+	l, err := locker.New(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
+	if err != nil {
+		return nil, err
+	}
+	db, err := sqllock.New(l, pool)
+	return &bank{pool, l, db}, err
 }
 
 // branch returns the same bank with another Locker. It stands for another process of the bank.
 func (b *bank) branch(client *redis.Client) (*bank, error) {
-	l, err := newLocker(client)
-	return &bank{b.db, l}, err
+	return newBank(b.pool, client)
 }
 
-func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() }
+func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.pool.Close() }
 
 var errNotEnough = errors.New("the balance of the account is too low")
 
 // transfer moves cents from one account to another. It locks both accounts, always in the order of
 // their names.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64) error {
-	return sqllock.DoAll(ctx, b.l, b.db, both(from, to), move(from, to, cents))
+	return b.db.DoAll(ctx, both(from, to), move(from, to, cents))
 }
 
 // transferLate is transfer by a holder that is delayed between its locks and its transaction.
@@ -83,7 +88,7 @@ func (b *bank) transfer(ctx context.Context, from, to string, cents int64) error
 func (b *bank) transferLate(ctx context.Context, from, to string, cents int64, meanwhile func()) error {
 	return locker.RunAll(ctx, b.l, both(from, to), func(ctx context.Context) error {
 		meanwhile()
-		return sqllock.Within(ctx, b.db, move(from, to, cents))
+		return b.db.Within(ctx, move(from, to, cents))
 	})
 }
 

@@ -67,10 +67,8 @@ func tour(ctx context.Context, out io.Writer) error {
 	server.FlushAll()
 	server.SetTime(time.Now().Add(-time.Hour))
 	v.printResult("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500))
-	for _, key := range []string{"account:alice", "account:bob"} {
-		if err := sqllock.Repair(ctx, b.l, b.db, key); err != nil {
-			return err
-		}
+	if _, err := b.db.Repair(ctx, "account:alice", "account:bob"); err != nil {
+		return err
 	}
 	v.printResult("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500))
 
@@ -114,8 +112,8 @@ func (v *visitor) printResult(action string, err error) {
 	} else if err != nil {
 		said = err.Error()
 	}
-	alice, _ := balance(v.ctx, v.bank.db, "alice")
-	bob, _ := balance(v.ctx, v.bank.db, "bob")
+	alice, _ := balance(v.ctx, v.bank.pool, "alice")
+	bob, _ := balance(v.ctx, v.bank.pool, "bob")
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", action, said, float64(alice)/100, float64(bob)/100)
 }
 

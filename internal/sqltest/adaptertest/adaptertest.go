@@ -16,17 +16,11 @@ import (
 // An Adapter is an adapter of sqllock, on a database with the tables of sqllock and with an
 // account whose balance is 100. T is the type of a transaction in the adapter's library.
 type Adapter[T any] struct {
-	Do func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context, T) error,
-		opts ...sqllock.Option) error
-	DoAll func(ctx context.Context, l locker.Locker, rules []locker.Rule,
-		fn func(context.Context, T) error, opts ...sqllock.Option) error
-	Within    func(ctx context.Context, fn func(context.Context, T) error, opts ...sqllock.Option) error
-	WithinAll func(ctx context.Context, keys []string, fn func(context.Context, T) error,
-		opts ...sqllock.Option) error
-
-	// InTx begins a transaction without the adapter. In this transaction, InTx claims, deposits,
-	// verifies the claim twice, and commits.
-	InTx func(ctx context.Context, amount int, opts ...sqllock.Option) error
+	// New returns the adapter's Handle for the database.
+	New func(l locker.Locker, opts ...sqllock.Option) (*sqllock.Handle[T], error)
+	// InTx begins a transaction without the adapter. In this transaction, InTx claims with h,
+	// deposits, verifies the claim twice, and commits.
+	InTx func(ctx context.Context, h *sqllock.Handle[T], amount int) error
 	// Deposit reads the account's balance, and then writes the sum of this balance and amount.
 	Deposit func(ctx context.Context, tx T, amount int) error
 	// Exec runs a statement.
@@ -52,7 +46,9 @@ func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()
-			test(&bank[T]{open(t), t, store, lockertest.NewLocker(t, store)})
+			b := &bank[T]{Adapter: open(t), t: t, store: store, l: lockertest.NewLocker(t, store)}
+			b.Handle = b.handle(b.l)
+			test(b)
 		})
 	}
 }
@@ -60,9 +56,20 @@ func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 // bank is the fixture of a test.
 type bank[T any] struct {
 	Adapter[T]
+	*sqllock.Handle[T]
 	t     *testing.T
 	store *lockertest.Memory
 	l     *locker.Engine
+}
+
+// handle returns the adapter's Handle for the locks of l.
+func (b *bank[T]) handle(l locker.Locker) *sqllock.Handle[T] {
+	b.t.Helper()
+	h, err := b.New(l)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return h
 }
 
 func (b *bank[T]) deposit(amount int) func(ctx context.Context, tx T) error {
@@ -79,8 +86,8 @@ func (b *bank[T]) wantBalance(want int) {
 func (b *bank[T]) claimsAndCommits() {
 	rules := []locker.Rule{Account, {Key: "account:2"}}
 	if err := errors.Join(
-		b.Do(b.t.Context(), b.l, Account, b.deposit(1)),
-		b.DoAll(b.t.Context(), b.l, rules, b.deposit(10)),
+		b.Do(b.t.Context(), Account, b.deposit(1)),
+		b.DoAll(b.t.Context(), rules, b.deposit(10)),
 		locker.RunAll(b.t.Context(), b.l, rules, func(ctx context.Context) error {
 			return errors.Join(b.Within(ctx, b.deposit(100)), b.WithinAll(ctx, []string{Account.Key}, b.deposit(1000)))
 		}),
@@ -101,7 +108,7 @@ func (b *bank[T]) losesKey() {
 	err = locker.Run(b.t.Context(), b.l, tenant, func(ctx context.Context) error {
 		return locker.Run(ctx, b.l, Account, func(ctx context.Context) error {
 			b.store.Free(tenant.Key)
-			if err := b.Do(context.Background(), newer, tenant, b.deposit(50)); err != nil {
+			if err := b.handle(newer).Do(context.Background(), tenant, b.deposit(50)); err != nil {
 				return err
 			}
 			return b.Within(ctx, b.deposit(10))
@@ -118,7 +125,7 @@ func (b *bank[T]) failsCleanly() {
 	fails := func(ctx context.Context, tx T) error {
 		return errors.Join(b.Deposit(ctx, tx, 10), errOnPurpose)
 	}
-	if err := b.Do(b.t.Context(), b.l, Account, fails); !errors.Is(err, errOnPurpose) {
+	if err := b.Do(b.t.Context(), Account, fails); !errors.Is(err, errOnPurpose) {
 		b.t.Errorf("err = %v, want the function's", err)
 	}
 	func() {
@@ -127,7 +134,7 @@ func (b *bank[T]) failsCleanly() {
 				b.t.Errorf("the panic was %v", r)
 			}
 		}()
-		_ = b.Do(b.t.Context(), b.l, Account, func(ctx context.Context, tx T) error {
+		_ = b.Do(b.t.Context(), Account, func(ctx context.Context, tx T) error {
 			_ = b.Deposit(ctx, tx, 10)
 			panic(errOnPurpose)
 		})
@@ -135,54 +142,54 @@ func (b *bank[T]) failsCleanly() {
 	b.wantBalance(100)
 	rule := Account
 	rule.Wait = locker.NoWait // no wait, because the panic has released the lock
-	if err := b.Do(b.t.Context(), b.l, rule, b.deposit(1)); err != nil {
+	if err := b.Do(b.t.Context(), rule, b.deposit(1)); err != nil {
 		b.t.Errorf("after the panic: %v", err)
 	}
 	b.wantBalance(101)
 }
 
 func (b *bank[T]) endsByText() {
-	err := b.Do(b.t.Context(), b.l, Account, func(ctx context.Context, tx T) error {
+	err := b.Do(b.t.Context(), Account, func(ctx context.Context, tx T) error {
 		return errors.Join(b.Deposit(ctx, tx, 10), b.Exec(ctx, tx, "ROLLBACK"))
 	})
 	if !errors.Is(err, sqllock.ErrEnded) {
 		b.t.Errorf("err = %v, want ErrEnded", err)
 	}
 	b.wantBalance(100)
-	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1)); err != nil {
+	if err := b.Do(b.t.Context(), Account, b.deposit(1)); err != nil {
 		b.t.Errorf("afterwards: %v", err)
 	}
 }
 
 func (b *bank[T]) doneOnce() {
-	once := sqllock.WithOperation("invoice:4711")
-	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); err != nil {
+	once := b.Operation("invoice:4711")
+	if err := once.Do(b.t.Context(), Account, b.deposit(10)); err != nil {
 		b.t.Error(err)
 	}
-	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); !errors.Is(err, locker.ErrDone) {
+	if err := once.Do(b.t.Context(), Account, b.deposit(10)); !errors.Is(err, locker.ErrDone) {
 		b.t.Errorf("again: %v, want ErrDone", err)
 	}
 	b.wantBalance(110)
 }
 
 func (b *bank[T]) inTx() {
-	once := sqllock.WithOperation("invoice:4711")
+	once := b.Operation("invoice:4711")
 	if err := locker.Run(b.t.Context(), b.l, Account, func(ctx context.Context) error {
-		return b.InTx(ctx, 10, once)
+		return b.Adapter.InTx(ctx, once, 10)
 	}); err != nil {
 		b.t.Error(err)
 	}
 	b.wantBalance(110)
-	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1), once); !errors.Is(err, locker.ErrDone) {
+	if err := once.Do(b.t.Context(), Account, b.deposit(1)); !errors.Is(err, locker.ErrDone) {
 		b.t.Errorf("again: %v, want ErrDone", err)
 	}
-	if err := b.InTx(b.t.Context(), 10); !errors.Is(err, locker.ErrUnguarded) {
+	if err := b.Adapter.InTx(b.t.Context(), b.Handle, 10); !errors.Is(err, locker.ErrUnguarded) {
 		b.t.Errorf("without a lease: %v, want ErrUnguarded", err)
 	}
 }
 
 func (b *bank[T]) noFunction() {
-	if err := b.Do(b.t.Context(), b.l, Account, nil); err == nil {
+	if err := b.Do(b.t.Context(), Account, nil); err == nil {
 		b.t.Error("a function that is nil was accepted")
 	}
 }

@@ -76,9 +76,12 @@ func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
 	fmt.Println("runs", began)
 	proc.Listen()
-	var err error
+	h, err := sqllock.New(nil, db)
+	if err != nil {
+		return err
+	}
 	if guarded {
-		err = sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+		err = h.Within(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
 			_, err := tx.ExecContext(ctx, withdraw)
 			return err
 		})
@@ -176,7 +179,11 @@ func prepare(t *testing.T, server *sqltest.Server, schema string) (dsn string) {
 	exec(open(t, server.DSN("postgres")), "CREATE SCHEMA "+schema)
 	dsn = server.DSN("postgres") + "&search_path=" + schema
 	db := open(t, dsn)
-	if err := sqllock.Migrate(t.Context(), db); err != nil {
+	h, err := sqllock.New(nil, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	exec(db, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")

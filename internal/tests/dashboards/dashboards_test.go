@@ -215,11 +215,15 @@ func (w *world) fencesRegress() {
 	}
 	w.t.Cleanup(func() { _ = db.Close() })
 	ctx := w.t.Context()
-	if err := sqllock.Migrate(ctx, db); err != nil {
+	h, err := sqllock.New(w.l, db)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := h.Migrate(ctx); err != nil {
 		w.t.Fatal(err)
 	}
 	do := func() error {
-		return sqllock.Do(ctx, w.l, db, locker.Rule{Key: "account:1"}, func(context.Context, *sqllock.Tx) error { return nil })
+		return h.Do(ctx, locker.Rule{Key: "account:1"}, func(context.Context, *sqllock.Tx) error { return nil })
 	}
 	if err := w.l.RaiseFence(ctx, "account:1", uint64(time.Now().Add(time.Hour).UnixMicro())); err != nil {
 		w.t.Fatal(err)

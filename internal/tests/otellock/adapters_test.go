@@ -71,10 +71,15 @@ var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx conte
 			return
 		}
 		defer func() { _ = db.Close() }()
-		if err := sqllock.Migrate(t.Context(), db); err != nil {
-			t.Error(err)
+		h, err := sqllock.New(l, db)
+		if err == nil {
+			err = h.Migrate(t.Context())
 		}
-		err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
 			func(ctx context.Context, _ *sqllock.Tx) error { work(ctx); return nil })
 		if err != nil && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)

@@ -32,7 +32,6 @@ import (
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/sqllock"
 )
 
 // contribGuards are the adapters of contrib. The adapters for schedules are tested in
@@ -76,36 +75,43 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 	},
 	"gormlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := gorm.Open(gormpostgres.New(gormpostgres.Config{Conn: stdlib.OpenDB(*schema(t))}), &gorm.Config{Logger: logger.Discard})
-		if err == nil {
-			err = gormlock.Migrate(t.Context(), db)
-		}
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		pool, _ := db.DB()
 		defer func() { _ = pool.Close() }()
-		err = gormlock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
+		h, err := gormlock.New(l, db)
+		if err == nil {
+			err = h.Migrate(t.Context())
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
 			func(ctx context.Context, _ *gorm.DB) error { work(ctx); return nil })
 		if err != nil && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)
 		}
 	},
 	"pgxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
-		config := schema(t)
-		pool := stdlib.OpenDB(*config)
-		defer func() { _ = pool.Close() }()
-		db, err := pgx.ConnectConfig(t.Context(), config)
-		if err == nil {
-			err = sqllock.Migrate(t.Context(), pool)
-		}
+		db, err := pgx.ConnectConfig(t.Context(), schema(t))
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer func() { _ = db.Close(context.Background()) }()
-		err = pgxlock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ *pgxlock.Tx) error { work(ctx); return nil })
+		h, err := pgxlock.New(l, db)
+		if err == nil {
+			err = h.Migrate(t.Context())
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
+			func(ctx context.Context, _ pgx.Tx) error { work(ctx); return nil })
 		if err != nil && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)
 		}
@@ -117,11 +123,16 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 			return
 		}
 		defer func() { _ = db.Close() }()
-		if err := sqllock.Migrate(t.Context(), db); err != nil {
-			t.Error(err)
+		h, err := sqlxlock.New(l, db)
+		if err == nil {
+			err = h.Migrate(t.Context())
 		}
-		err = sqlxlock.Do(t.Context(), l, db, locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ *sqlxlock.Tx) error { work(ctx); return nil })
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
+			func(ctx context.Context, _ *sqlx.Tx) error { work(ctx); return nil })
 		if err != nil && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)
 		}

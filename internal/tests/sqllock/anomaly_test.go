@@ -135,7 +135,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 				}
 				hasRead, newer := make(chan struct{}), make(chan error, 1)
 				first := true
-				err = sqllock.Do(t.Context(), old, db, account, func(_ context.Context, tx *sqllock.Tx) error {
+				err = transact(t.Context(), old, db, account, func(_ context.Context, tx *sqllock.Tx) error {
 					ctx := context.Background() // with this context, the function does not notice the loss
 					seen, err := read(ctx, tx, 1)
 					if err != nil {
@@ -145,7 +145,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 						first = false
 						close(hasRead)
 						store.Free(account.Key)
-						go func() { newer <- sqllock.Do(t.Context(), next, db, account, deposit(50), opts...) }()
+						go func() { newer <- transact(t.Context(), next, db, account, deposit(50), opts...) }()
 					}
 					return write(ctx, tx, 1, seen+10)
 				}, opts...)
@@ -193,7 +193,7 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			for i := range all { // each caller has its own lock, but all write the same row
 				go func() {
 					rule := locker.Rule{Key: fmt.Sprintf("deposit:%d", i)}
-					done <- sqllock.Do(ctx, l, db, rule, deposit(1), sqllock.WithRetries(1000), sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
+					done <- transact(ctx, l, db, rule, deposit(1), sqllock.WithRetries(1000), sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 				}()
 			}
 			for range all {
@@ -228,13 +228,13 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = successor.Close(context.Background()) }()
-		err = sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error {
+		err = transact(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error {
 			seen, err := read(context.Background(), tx, 1)
 			if err != nil {
 				return err
 			}
 			store.Free(account.Key)
-			if err := sqllock.Do(t.Context(), successor, db, account, deposit(50)); err != nil {
+			if err := transact(t.Context(), successor, db, account, deposit(50)); err != nil {
 				t.Errorf("the successor: %v", err)
 			}
 			return write(context.Background(), tx, 1, seen+10)

@@ -43,7 +43,7 @@ func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 			l := redisLocker(t, server)
 			do := func() (errs []error) {
 				for _, key := range keys {
-					errs = append(errs, sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
+					errs = append(errs, transact(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
 				}
 				return errs
 			}
@@ -71,10 +71,10 @@ func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 				}
 			}
 			db.checkBalance(t, 115)
-			if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
+			if n, err := handle(t, l, db).Repair(t.Context()); n != len(keys) || err != nil {
 				t.Errorf("repaired %d, %v", n, err)
 			}
-			check("after RepairAll")
+			check("after Repair of all")
 			db.checkBalance(t, 118)
 		})
 	}

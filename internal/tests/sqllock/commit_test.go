@@ -46,7 +46,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 				}
 				for range rounds {
 					ran := 0
-					if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					if err := transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 						if ran++; ran == 1 {
 							w.strike(s, false)
 						}
@@ -77,7 +77,7 @@ func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 		db.exec(t, "CREATE TABLE orders (account INTEGER REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)")
 		l, _ := memory(t)
 		ran := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			ran++
 			_, err := tx.ExecContext(ctx, "INSERT INTO orders (account) VALUES (1000)")
 			return errors.Join(err, deposit(10)(ctx, tx))
@@ -106,7 +106,7 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 				l, _ := memory(t)
 				var op string
 				ran := 0
-				err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				err := transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 					ran++
 					op = tx.Op()
 					w.strike(tc.strike, true)
@@ -119,7 +119,7 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 				w.revive()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				if committed, err := sqllock.Resolve(ctx, far, e.Op); err != nil || committed != tc.committed {
+				if committed, err := resolve(ctx, far, e.Op); err != nil || committed != tc.committed {
 					t.Errorf("Resolve: %v, %v; want %v", committed, err, tc.committed)
 				}
 				if tc.committed {
@@ -141,20 +141,20 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				if before {
-					if err := sqllock.Do(t.Context(), l, db, account, deposit(0)); err != nil {
+					if err := transact(t.Context(), l, db, account, deposit(0)); err != nil {
 						t.Fatal(err)
 					}
 				}
 				ops, resolved := make(chan string), make(chan bool, 1)
 				go func() {
 					op := <-ops
-					committed, err := sqllock.Resolve(t.Context(), db, op)
+					committed, err := resolve(t.Context(), db, op)
 					if err != nil {
 						t.Error(err)
 					}
 					resolved <- committed
 				}()
-				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 					ops <- tx.Op()
 					select {
 					case committed := <-resolved:
@@ -182,13 +182,13 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 		var op string
 		answers := make(chan bool, 1)
 		ask := func() {
-			committed, err := sqllock.Resolve(t.Context(), db, op)
+			committed, err := resolve(t.Context(), db, op)
 			if err != nil {
 				t.Error(err)
 			}
 			answers <- committed
 		}
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			op = tx.Op()
 			go ask()
 			return deposit(10)(ctx, tx)
@@ -213,11 +213,11 @@ func TestResolveWaitsForNobodyElse(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
-		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
+		if err := transact(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
-			if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+		if err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+			if committed, err := resolve(t.Context(), db, op); err != nil || !committed {
 				t.Errorf("Resolve: %v, %v", committed, err)
 			}
 			return nil
@@ -229,7 +229,7 @@ func TestResolveWaitsForNobodyElse(t *testing.T) {
 
 func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
 	db := newDatabase(t, sqlite)
-	if _, err := sqllock.Resolve(t.Context(), db, "account:1"); !errors.Is(err, locker.ErrInvalidRule) {
+	if _, err := resolve(t.Context(), db, "account:1"); !errors.Is(err, locker.ErrInvalidRule) {
 		t.Error(err)
 	}
 }
@@ -238,17 +238,17 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
-		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
+		if err := transact(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		db.exec(t, "INSERT INTO latchkit_ledger (op, resource, fence) VALUES ('00000000000001ABCDEFGHIJKL', 'account:1', 1)")
-		if n, err := sqllock.Purge(t.Context(), db, time.Hour); err != nil || n != 1 {
+		if n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Ledger: time.Hour}); err != nil || n != 1 {
 			t.Errorf("purged %d: %v", n, err)
 		}
-		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+		if committed, err := resolve(t.Context(), db, op); err != nil || !committed {
 			t.Errorf("the new operation: %v, %v", committed, err)
 		}
-		if _, err := sqllock.Purge(t.Context(), db, time.Minute); !errors.Is(err, locker.ErrInvalidRule) {
+		if _, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Ledger: time.Minute}); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("a minute: %v", err)
 		}
 	})
@@ -271,7 +271,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 				w.strikeAt(tc.word, swallow, false)
 				done := make(chan error, 1)
 				go func() {
-					done <- sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					done <- transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 						return errors.Join(deposit(10)(ctx, tx), tc.work)
 					}, sqllock.WithAnswerWithin(500*time.Millisecond))
 				}()
@@ -307,7 +307,7 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 					for _, retries := range []int{0, 1} {
 						far, w := overWire(t, db)
 						w.strikeAt(point, s, false)
-						err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithRetries(retries))
+						err := transact(t.Context(), l, far, account, deposit(10), sqllock.WithRetries(retries))
 						if err == nil {
 							want += 10
 						} else if errors.Is(err, sqllock.ErrCommitUnknown) {
@@ -317,7 +317,7 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 							t.Errorf("%s was struck %d times", point, w.struck())
 						}
 						db.checkBalance(t, want)
-						if err := sqllock.Do(t.Context(), l, far, account, deposit(10)); err != nil {
+						if err := transact(t.Context(), l, far, account, deposit(10)); err != nil {
 							t.Errorf("after %s (%d): %v", point, i, err)
 						}
 						want += 10

@@ -36,9 +36,9 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 	refused := 0
 	for left > 0 {
-		err := sqllock.Do(context.Background(), w.l, w.db, rule, deposit(1), sqllock.WithRetries(5))
+		err := transact(context.Background(), w.l, w.db, rule, deposit(1), sqllock.WithRetries(5))
 		if e, ok := errors.AsType[*sqllock.Error](err); ok && e.Op != "" {
-			committed, unknown := sqllock.Resolve(context.Background(), w.db, e.Op)
+			committed, unknown := resolve(context.Background(), w.db, e.Op)
 			must(unknown)
 			if committed {
 				err = nil

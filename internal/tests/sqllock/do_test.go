@@ -20,7 +20,7 @@ func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 		var fence uint64
 		var op string
 		before := db.balance(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			fence, op = tx.Fence(), tx.Op()
 			return deposit(10)(ctx, tx)
 		})
@@ -31,7 +31,7 @@ func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 		if got := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'"); uint64(got) != fence || fence == 0 {
 			t.Errorf("the claim has fence %d, want %d", got, fence)
 		}
-		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+		if committed, err := resolve(t.Context(), db, op); err != nil || !committed {
 			t.Errorf("Resolve: %v, %v", committed, err)
 		}
 	})
@@ -41,7 +41,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			op = tx.Op()
 			if err := deposit(10)(ctx, tx); err != nil {
 				return err
@@ -57,7 +57,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 					t.Errorf("recovered %v", r)
 				}
 			}()
-			_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			_ = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 				_ = deposit(10)(ctx, tx)
 				panic(errOnPurpose)
 			})
@@ -66,10 +66,10 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
-		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || committed {
+		if committed, err := resolve(t.Context(), db, op); err != nil || committed {
 			t.Errorf("Resolve: %v, %v", committed, err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(1)); err != nil {
 			t.Errorf("the lock or a connection was kept: %v", err)
 		}
 		if open := db.Stats().InUse; open != 0 {
@@ -81,7 +81,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := deposit(10)(ctx, tx); err != nil {
 				return err
 			}
@@ -113,7 +113,7 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				committed := false
-				err := sqllock.DoWith(ctx, l, sqllock.Database[*keen]{
+				err := transactWith(ctx, l, sqllock.Database[*keen]{
 					Dialect: db.dialect,
 					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
 						tx, err := db.BeginTx(context.WithoutCancel(ctx), opts)
@@ -144,7 +144,7 @@ func newKeen(tx *sql.Tx, beforeCommit func()) *keen {
 	return &keen{silent{Tx: tx, parent: &silent{transactions: 2}}, sync.OnceFunc(beforeCommit)}
 }
 
-func (k *keen) Exec(ctx context.Context, query string, args ...any) error {
+func (k *keen) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
 	if commits(query) {
 		k.beforeCommit()
 	}
@@ -160,7 +160,7 @@ func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		store := newLosing()
 		l := store.locker(t)
-		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
+		err := transact(t.Context(), l, db, account, deposit(10))
 		if err != nil || !store.reportedLost.Load() {
 			t.Errorf("err = %v; the release was refused: %v", err, store.reportedLost.Load())
 		}
@@ -197,7 +197,7 @@ func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 					store.Steal(account.Key)
 					_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // Extend notices the loss
 				}
-				err := sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+				err := transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
 					return errors.Join(deposit(10)(ctx, tx), tc.fails)
 				})
 				if lease.Context().Err() == nil {
@@ -223,11 +223,12 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 		within := lockedBy(t, lease)
 		before := db.balance(t)
 		for range 2 { // two transactions under one lease
-			if err := sqllock.Within(within, db, deposit(1), sqllock.WithOwner("me")); err != nil {
+			if err := transactWithin(within, db, deposit(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err = sqllock.Within(within, db, deposit(1), sqllock.WithOwner("a stranger"))
+		db.writeClaim(t, account.Key, lease.Fence(), "a stranger")
+		err = transactWithin(within, db, deposit(1))
 		e, ok := errors.AsType[*sqllock.Error](err)
 		if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
 			t.Errorf("err = %v", err)
@@ -244,15 +245,15 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 		l, _ := memory(t)
 		ahead := uint64(1) << 61
 		db.writeClaim(t, account.Key, ahead, "before the loss")
-		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
+		err := transact(t.Context(), l, db, account, deposit(10))
 		e, ok := errors.AsType[*sqllock.Error](err)
 		if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || errors.Is(err, sqllock.ErrStaleFence) || e.Seen != ahead {
 			t.Fatalf("err = %v", err)
 		}
-		if err := sqllock.Repair(t.Context(), l, db, account.Key); err != nil {
+		if _, err := handle(t, l, db).Repair(t.Context(), account.Key); err != nil {
 			t.Fatal(err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(10)); err != nil {
 			t.Errorf("after Repair: %v", err)
 		}
 		db.checkBalance(t, 110)
@@ -265,13 +266,13 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	rule := locker.Rule{Key: "account:repaired"}
 	ahead := uint64(1) << 52 // larger than any time in µs of the next hundred years
 	db.writeClaim(t, rule.Key, ahead, "before the loss")
-	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
+	if err := transact(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Fatal(err)
 	}
-	if err := sqllock.Repair(t.Context(), l, db, rule.Key); err != nil {
+	if _, err := handle(t, l, db).Repair(t.Context(), rule.Key); err != nil {
 		t.Fatal(err)
 	}
-	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); err != nil {
+	if err := transact(t.Context(), l, db, rule, deposit(10)); err != nil {
 		t.Errorf("after Repair: %v", err)
 	}
 	db.checkBalance(t, 110)
@@ -285,7 +286,7 @@ func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
 			store.Steal(account.Key)
 			db.writeClaim(t, account.Key, 1<<61, "the next one")
 		}}
-		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
+		err := transact(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
 		if !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Errorf("err = %v", err)
 		}
@@ -297,7 +298,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l := fenceless(t)
 		ran := false
-		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { ran = true; return nil })
+		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { ran = true; return nil })
 		if !errors.Is(err, locker.ErrUnsupported) || ran {
 			t.Errorf("err = %v, ran %v", err, ran)
 		}
@@ -312,7 +313,7 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 			store.Occupy(account.Key, time.Hour)
 			db.writeClaim(t, account.Key, 1<<61, "one in between")
 		}}
-		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
+		err := transact(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
 		if !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Errorf("err = %v", err)
 		}
@@ -326,10 +327,10 @@ func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}, {Key: "c", TTL: account.TTL}}
 		newer := func() { db.writeClaim(t, "b", 1<<61, "a stranger") }
 		for name, do := range map[string]func() error{
-			"to write": func() error { newer(); return sqllock.DoAll(t.Context(), l, db, rules, deposit(10)) },
+			"to write": func() error { newer(); return transactAll(t.Context(), l, db, rules, deposit(10)) },
 			"only to read": func() error {
 				newer()
-				return sqllock.DoAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { return nil },
+				return transactAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { return nil },
 					sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true}))
 			},
 		} {

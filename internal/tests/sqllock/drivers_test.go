@@ -25,13 +25,13 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 			"sql.DB": db.DB, "sql.Conn": conn, "sqlx.DB": sqlx.NewDb(db.DB, db.driver), "a struct around it": db,
 		} {
 			before := db.balance(t)
-			if err := sqllock.Do(t.Context(), l, beginner, account, deposit(1)); err != nil {
+			if err := transact(t.Context(), l, beginner, account, deposit(1)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			db.checkBalance(t, before+1)
 		}
 		unknown := beginner{db, func() {}}
-		if err := sqllock.Do(t.Context(), l, unknown, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "WithDialect") {
+		if err := transact(t.Context(), l, unknown, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "WithDialect") {
 			t.Errorf("an unknown one: %v", err)
 		}
 	})
@@ -40,13 +40,13 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		prefix := sqllock.WithTablePrefix("my_")
-		for _, err := range runTogether(16, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
+		for _, err := range runTogether(16, func(int) error { return migrate(t.Context(), db, prefix) }) {
 			if err != nil {
 				t.Error(err)
 			}
 		}
 		l, _ := memory(t)
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), prefix); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(1), prefix); err != nil {
 			t.Error(err)
 		}
 		mine := db.number(t, "SELECT count(*) FROM my_fence WHERE resource <> ''")
@@ -61,7 +61,7 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 		for _, statement := range schema {
 			db.exec(t, statement)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("your_")); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("your_")); err != nil {
 			t.Error(err)
 		}
 	})
@@ -76,7 +76,7 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 		long := strings.Repeat("k", 511)
 		keys := []string{"key", "KEY", "key ", "k\u00e9y", "ke\u0301y", "\u212aey", "1", "1.0", "01", "'; --", long + "a", long + "b", long}
 		for _, key := range keys {
-			if err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)); err != nil {
+			if err := transact(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)); err != nil {
 				t.Errorf("%q: %v", key, err)
 			}
 		}
@@ -95,27 +95,27 @@ func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 			other := &database{DB: open(t, "pgx", db.dsn+"&default_query_exec_mode="+mode), dialect: postgres}
 			l, _ := memory(t)
 			before := db.balance(t)
-			if err := sqllock.Migrate(t.Context(), other); err != nil {
+			if err := migrate(t.Context(), other); err != nil {
 				t.Error(err)
 			}
 			var op string
-			if err := sqllock.Do(t.Context(), l, other, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := transact(t.Context(), l, other, account, func(ctx context.Context, tx *sqllock.Tx) error {
 				op = tx.Op()
 				return deposit(1)(ctx, tx)
 			}); err != nil {
 				t.Error(err)
 			}
 			db.checkBalance(t, before+1)
-			if committed, err := sqllock.Resolve(t.Context(), other, op); err != nil || !committed {
+			if committed, err := resolve(t.Context(), other, op); err != nil || !committed {
 				t.Errorf("Resolve: %v, %v", committed, err)
 			}
-			if err := sqllock.Repair(t.Context(), l, other, account.Key); err != nil {
+			if _, err := handle(t, l, other).Repair(t.Context(), account.Key); err != nil {
 				t.Error(err)
 			}
-			if _, err := sqllock.Purge(t.Context(), other, time.Hour); err != nil {
+			if _, err := handle(t, nil, other).Purge(t.Context(), sqllock.Ages{Ledger: time.Hour}); err != nil {
 				t.Error(err)
 			}
-			if err := sqllock.Do(t.Context(), sharing{l}, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
+			if err := transact(t.Context(), sharing{l}, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
 				func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
 				t.Error(err)
 			}

@@ -28,7 +28,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 		errs := runTogether(2, func(i int) error {
 			rule := account
 			rule.Key = fmt.Sprintf("careless:%d", i)
-			return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+			return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 				if err := write(ctx, tx, 1+i, 0); err != nil {
 					return err
 				}
@@ -67,7 +67,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		ran := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			ran++
 			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Commit())
 		})
@@ -76,7 +76,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 		ran = 0
-		err = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			ran++
 			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Rollback())
 		})
@@ -84,7 +84,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 			t.Errorf("rolled back, and Do returned %v after %d calls", err, ran)
 		}
 		db.checkBalance(t, 110)
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(10)); err != nil {
 			t.Error(err)
 		}
 		db.checkBalance(t, 120)
@@ -96,7 +96,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			_ = deposit(10)(ctx, tx)
 			_, _ = tx.ExecContext(ctx, "INSERT INTO nothing VALUES (1)")
 			return nil
@@ -126,7 +126,7 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 			return err
 		},
 	} {
-		_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		_ = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			return errors.Join(deposit(0)(ctx, tx), work(ctx, tx))
 		})
 		if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
@@ -160,7 +160,7 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	}
 	look(conn)
 	for _, result := range []error{nil, errOnPurpose} {
-		if err := sqllock.Do(t.Context(), l, conn, account, func(_ context.Context, tx *sqllock.Tx) error {
+		if err := transact(t.Context(), l, conn, account, func(_ context.Context, tx *sqllock.Tx) error {
 			look(tx)
 			return result
 		}, sqllock.WithIdleLimit(7*1e9)); err != result {
@@ -183,7 +183,7 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	slow := make(chan error, 1)
-	err := sqllock.Do(ctx, l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+	err := transact(ctx, l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 		err := deposit(10)(ctx, tx)
 		go func() {
 			_, err := tx.ExecContext(context.WithoutCancel(ctx), "DO SLEEP(1)")

@@ -29,11 +29,11 @@ func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 						ctx, cancel := context.WithTimeout(locker.Detach(ctx), patience)
 						defer cancel()
 						nothing := func(context.Context, *sqllock.Tx) error { return nil }
-						err = errors.Join(err, sqllock.Do(ctx, l, db, locker.Rule{Key: key}, nothing, isolation))
+						err = errors.Join(err, transact(ctx, l, db, locker.Rule{Key: key}, nothing, isolation))
 					}
 					return err
 				}
-				if err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: "m"}, open, isolation); err != nil {
+				if err := transact(t.Context(), l, db, locker.Rule{Key: "m"}, open, isolation); err != nil {
 					t.Error(err)
 				}
 			})

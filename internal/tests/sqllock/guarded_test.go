@@ -52,11 +52,11 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if overtake { // a failover loses the lock, and a newer holder commits
 				store.Free("account:1")
-				if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
+				if err := transact(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
 					t.Error(err)
 				}
 			}
-			err := sqllock.Within(r.Context(), db, deposit(10))
+			err := transactWithin(r.Context(), db, deposit(10))
 			lease, _ := httplock.FromContext(r)
 			switch {
 			case overtake:
@@ -69,7 +69,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence():
 				t.Error("the claim has another fence than the request's lease")
 			}
-			if err := sqllock.Do(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrUnsupported) {
+			if err := transact(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("Do inside of its own lock: %v", err)
 			}
 			w.WriteHeader(http.StatusCreated)
@@ -119,7 +119,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 		between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if overtake {
 				store.Free("account:1")
-				if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
+				if err := transact(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
 					t.Error(err)
 				}
 			}

@@ -31,7 +31,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
-		err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
 			calls++
 			balance, err := read(ctx, tx, 1)
 			if err != nil {
@@ -63,7 +63,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				calls := 0
-				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 					calls++
 					if err := idleFor(ctx, 2500*time.Millisecond); err != nil {
 						return err
@@ -85,7 +85,7 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if calls++; calls == 1 {
 				id, kill := "SELECT pg_backend_pid()", "SELECT pg_terminate_backend($1)"
 				if db.dialect == maria {
@@ -113,7 +113,7 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
 		l, _ := memory(t)
 		seen := 0
-		err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
 			rows, err := tx.QueryContext(ctx, "SELECT id FROM accounts ORDER BY id")
 			if err != nil {
 				return err
@@ -165,7 +165,7 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 				if limit > 0 {
 					opts = append(opts, sqllock.WithIdleLimit(limit))
 				}
-				_ = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				_ = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 					var inside int64
 					if err := tx.QueryRowContext(ctx, show).Scan(&inside); err != nil {
 						t.Error(err)
@@ -199,7 +199,7 @@ func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 		if _, err := conn.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = '"+own+"'"); err != nil {
 			t.Fatal(err)
 		}
-		err = sqllock.Do(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err = transact(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			var ms int64
 			err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
 			if ms != want {

@@ -44,10 +44,10 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 				return err
 			}
 			store.Free("tenant")
-			if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(400)); err != nil {
+			if err := transact(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(400)); err != nil {
 				return err
 			}
-			return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, balance-10) })
+			return transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, balance-10) })
 		}
 		for name, do := range map[string]func() error{
 			"nested Runs": func() error { return nestRuns(t.Context(), l, []string{"tenant", "order"}, overtaken) },
@@ -69,13 +69,13 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := nestRuns(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
-			if err := sqllock.WithinAll(ctx, db, []string{"d"}, deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), `"d"`) {
+			if err := handle(t, nil, db).WithinAll(ctx, []string{"d"}, deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), `"d"`) {
 				t.Errorf("a key that is not held: %v", err)
 			}
-			if err := sqllock.WithinAll(ctx, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
+			if err := handle(t, nil, db).WithinAll(ctx, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 				t.Errorf("no keys: %v", err)
 			}
-			return sqllock.WithinAll(ctx, db, []string{"c", "a"}, deposit(1))
+			return handle(t, nil, db).WithinAll(ctx, []string{"c", "a"}, deposit(1))
 		})
 		if err != nil {
 			t.Error(err)
@@ -102,7 +102,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 		rules := []locker.Rule{{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}, {Key: "order", TTL: account.TTL}}
 
 		db.writeClaim(t, "tenant", 1<<61, "a writer")
-		err = sqllock.DoAll(t.Context(), sharing{l}, db, rules, deposit(1))
+		err = transactAll(t.Context(), sharing{l}, db, rules, deposit(1))
 		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "tenant" {
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
@@ -114,10 +114,10 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			before()
 			was := db.balance(t)
 			written := make(chan error, 1)
-			err = sqllock.DoAll(t.Context(), sharing{l}, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			err = transactAll(t.Context(), sharing{l}, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 				store.Free("tenant")
 				go func() {
-					written <- sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50), sqllock.WithRetries(1000))
+					written <- transact(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50), sqllock.WithRetries(1000))
 				}()
 				select {
 				case err := <-written:
@@ -149,7 +149,7 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 		m := newMeeting()
 		for i, err := range runTogether(2, func(i int) error {
 			rules := []locker.Rule{{Key: t.Name() + ":tenant", Mode: locker.Shared}, {Key: t.Name() + string(rune('a'+i))}}
-			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			return transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 				m.wait()
 				return write(ctx, tx, 1+i, 0)
 			}, sqllock.WithRetries(10))
@@ -175,11 +175,11 @@ func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 		for name, do := range map[string]func() error{
 			"Within": func() error {
 				return locker.Run(t.Context(), engine, account, func(ctx context.Context) error {
-					return sqllock.Within(ctx, late, deposit(10), kind)
+					return transactWithin(ctx, late, deposit(10), kind)
 				})
 			},
 			"NewReentrant": func() error {
-				return sqllock.Do(t.Context(), locktest.Reentrant(t, engine), late, account, deposit(10), kind)
+				return transact(t.Context(), locktest.Reentrant(t, engine), late, account, deposit(10), kind)
 			},
 		} {
 			store.Free(account.Key)
@@ -197,13 +197,13 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 		for name, outer := range map[string]func(fn func(ctx context.Context) error) error{
 			"Run": func(fn func(ctx context.Context) error) error { return locker.Run(t.Context(), l, account, fn) },
 			"Do": func(fn func(ctx context.Context) error) error {
-				return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error { return fn(ctx) })
+				return transact(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error { return fn(ctx) })
 			},
 		} {
 			err := outer(func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, patience)
 				defer cancel()
-				err := sqllock.Do(ctx, l, db, account, deposit(1))
+				err := transact(ctx, l, db, account, deposit(1))
 				if ctx.Err() != nil {
 					t.Errorf("%s: Do waited for itself", name)
 				}
@@ -229,7 +229,7 @@ func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		err := sqllock.Do(ctx, other, db, account, deposit(1))
+		err := transact(ctx, other, db, account, deposit(1))
 		if ctx.Err() != nil {
 			t.Error("Do waited for itself")
 		}
@@ -242,17 +242,17 @@ func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 
 func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T) {
 	db, other := newDatabase(t, postgres), newDatabase(t, maria)
-	if err := sqllock.Migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {
+	if err := migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {
 		t.Fatal(err)
 	}
 	l, _ := memory(t)
-	err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-		if err := sqllock.Within(ctx, db, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+	err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		if err := transactWithin(ctx, db, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
 			t.Errorf("the control: %v", err)
 		}
 		return errors.Join(
-			sqllock.Within(ctx, other, deposit(1)),
-			sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 2, 1) }, sqllock.WithTablePrefix("my_")),
+			transactWithin(ctx, other, deposit(1)),
+			transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 2, 1) }, sqllock.WithTablePrefix("my_")),
 			deposit(1)(ctx, tx))
 	})
 	if err != nil {
@@ -266,10 +266,10 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		db.SetMaxOpenConns(1)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error {
 			ctx, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
-			return sqllock.Do(ctx, l, db, locker.Rule{Key: "another"}, deposit(1))
+			return transact(ctx, l, db, locker.Rule{Key: "another"}, deposit(1))
 		})
 		if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "connections of the pool") {
 			t.Errorf("err = %v", err)
@@ -284,7 +284,7 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	here, _ := memory(t)
 	there := lockertest.NewLocker(t, lockertest.NewMemory())
 	err := locker.Run(t.Context(), there, account, func(ctx context.Context) error {
-		return sqllock.Do(ctx, here, db, account, deposit(1))
+		return transact(ctx, here, db, account, deposit(1))
 	})
 	if err != nil {
 		t.Error(err)
@@ -310,7 +310,7 @@ func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 			return err
 		}
 		rules := []locker.Rule{{Key: tenant, Mode: locker.Shared}, {Key: t.Name() + ":order"}}
-		err = sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+		err = transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 			if claim() == nil {
 				t.Error("a writer has claimed the resource")
 			}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jmoiron/sqlx"
 	gormmysql "gorm.io/driver/mysql"
@@ -30,50 +31,56 @@ var (
 )
 
 // increment adds 1 to the account under the lock of rule, with one library for databases.
-type increment func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error
+type increment func(ctx context.Context, rule locker.Rule) error
+
+var fiveRetries = sqllock.WithRetries(5)
 
 // counters maps each library to a function that opens a database with it.
-var counters = map[string]func(driver, dsn string) increment{
-	"database/sql": func(driver, dsn string) increment {
-		db := sqlx.MustOpen(driver, dsn).DB
-		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
-			return sqllock.Do(ctx, l, db, rule, deposit(1), opts...)
-		}
+var counters = map[string]func(l locker.Locker, driver, dsn string) increment{
+	"database/sql": func(l locker.Locker, driver, dsn string) increment {
+		db, err := sqllock.New(l, sqlx.MustOpen(driver, dsn), fiveRetries)
+		must(err)
+		return func(ctx context.Context, rule locker.Rule) error { return db.Do(ctx, rule, deposit(1)) }
 	},
-	"pgx": func(_, dsn string) increment {
+	"pgx": func(l locker.Locker, _, dsn string) increment {
 		pool, err := pgxpool.New(context.Background(), dsn)
 		must(err)
-		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
-			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error {
+		db, err := pgxlock.New(l, pool, fiveRetries)
+		must(err)
+		return func(ctx context.Context, rule locker.Rule) error {
+			return db.Do(ctx, rule, func(ctx context.Context, tx pgx.Tx) error {
 				balance := 0
 				if err := tx.QueryRow(ctx, "SELECT balance FROM accounts WHERE id = 1").Scan(&balance); err != nil {
 					return err
 				}
 				_, err := tx.Exec(ctx, "UPDATE accounts SET balance = $1 WHERE id = 1", balance+1)
 				return err
-			}, opts...)
+			})
 		}
 	},
-	"gorm": func(driver, dsn string) increment {
+	"gorm": func(l locker.Locker, driver, dsn string) increment {
 		dialector := gormpostgres.Open(dsn)
 		if driver == "mysql" {
 			dialector = gormmysql.Open(dsn)
 		}
-		db, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+		pool, err := gorm.Open(dialector, &gorm.Config{Logger: logger.Discard})
+		must(err)
+		db, err := gormlock.New(l, pool, fiveRetries)
 		must(err)
 		type account struct{ ID, Balance int }
-		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
-			return gormlock.Do(ctx, l, db, rule, func(_ context.Context, tx *gorm.DB) error {
+		return func(ctx context.Context, rule locker.Rule) error {
+			return db.Do(ctx, rule, func(_ context.Context, tx *gorm.DB) error {
 				var a account
 				tx.Table("accounts").Where("id = ?", 1).Take(&a) // the error is ignored, as in many programs
 				return tx.Table("accounts").Where("id = ?", 1).Update("balance", a.Balance+1).Error
-			}, opts...)
+			})
 		}
 	},
-	"sqlx": func(driver, dsn string) increment {
-		db := sqlx.MustOpen(driver, dsn)
-		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
-			return sqlxlock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqlxlock.Tx) error {
+	"sqlx": func(l locker.Locker, driver, dsn string) increment {
+		db, err := sqlxlock.New(l, sqlx.MustOpen(driver, dsn), fiveRetries)
+		must(err)
+		return func(ctx context.Context, rule locker.Rule) error {
+			return db.Do(ctx, rule, func(ctx context.Context, tx *sqlx.Tx) error {
 				var a struct{ Balance int }
 				if err := tx.GetContext(ctx, &a, "SELECT balance FROM accounts WHERE id = 1"); err != nil {
 					return err
@@ -81,7 +88,7 @@ var counters = map[string]func(driver, dsn string) increment{
 				a.Balance++
 				_, err := tx.NamedExecContext(ctx, "UPDATE accounts SET balance = :balance WHERE id = 1", a)
 				return err
-			}, opts...)
+			})
 		}
 	},
 }
@@ -90,7 +97,7 @@ var counters = map[string]func(driver, dsn string) increment{
 // library.
 var libraryCounter = proc.Register("library counter", func(args []string) {
 	w := newWorker(args)
-	add := counters[args[5]](args[0], args[1])
+	add := counters[args[5]](w.l, args[0], args[1])
 	rule := locker.Rule{Key: args[3], TTL: countTTL}
 	left, err := strconv.Atoi(args[4])
 	must(err)
@@ -98,9 +105,9 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 	refused := 0
 	for left > 0 {
-		err := add(context.Background(), w.l, rule, sqllock.WithRetries(5))
+		err := add(context.Background(), rule)
 		if e, ok := errors.AsType[*sqllock.Error](err); ok && e.Op != "" {
-			committed, unknown := sqllock.Resolve(context.Background(), w.db, e.Op)
+			committed, unknown := resolve(context.Background(), w.db, e.Op)
 			must(unknown)
 			if committed {
 				err = nil

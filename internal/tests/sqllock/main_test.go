@@ -33,6 +33,81 @@ func TestMain(m *testing.M) {
 // patience is the time-out of all waits in these tests.
 const patience = 30 * time.Second
 
+// handle returns the Handle of db for the locks of l.
+func handle(t testing.TB, l locker.Locker, db sqllock.Beginner, opts ...sqllock.Option) *sqllock.DB {
+	t.Helper()
+	h, err := sqllock.New(l, db, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// transact calls Do of a new Handle of db for the locks of l.
+func transact(
+	ctx context.Context, l locker.Locker, db sqllock.Beginner, rule locker.Rule,
+	fn func(ctx context.Context, tx *sqllock.Tx) error, opts ...sqllock.Option,
+) error {
+	h, err := sqllock.New(l, db, opts...)
+	if err != nil {
+		return err
+	}
+	return h.Do(ctx, rule, fn)
+}
+
+// transactAll is transact for several locks.
+func transactAll(
+	ctx context.Context, l locker.Locker, db sqllock.Beginner, rules []locker.Rule,
+	fn func(ctx context.Context, tx *sqllock.Tx) error, opts ...sqllock.Option,
+) error {
+	h, err := sqllock.New(l, db, opts...)
+	if err != nil {
+		return err
+	}
+	return h.DoAll(ctx, rules, fn)
+}
+
+// transactWith is transact for another library.
+func transactWith[T any](
+	ctx context.Context, l locker.Locker, db sqllock.Database[T], rule locker.Rule,
+	fn func(ctx context.Context, tx T) error, opts ...sqllock.Option,
+) error {
+	h, err := sqllock.NewWith(l, db, opts...)
+	if err != nil {
+		return err
+	}
+	return h.Do(ctx, rule, fn)
+}
+
+// transactWithin calls Within of a new Handle of db.
+func transactWithin(
+	ctx context.Context, db sqllock.Beginner, fn func(ctx context.Context, tx *sqllock.Tx) error, opts ...sqllock.Option,
+) error {
+	h, err := sqllock.New(nil, db, opts...)
+	if err != nil {
+		return err
+	}
+	return h.Within(ctx, fn)
+}
+
+// resolve calls Resolve of a new Handle of db.
+func resolve(ctx context.Context, db sqllock.Beginner, op string) (committed bool, err error) {
+	h, err := sqllock.New(nil, db)
+	if err != nil {
+		return false, err
+	}
+	return h.Resolve(ctx, op)
+}
+
+// migrate calls Migrate of a new Handle of db.
+func migrate(ctx context.Context, db sqllock.Beginner, opts ...sqllock.Option) error {
+	h, err := sqllock.New(nil, db, opts...)
+	if err != nil {
+		return err
+	}
+	return h.Migrate(ctx)
+}
+
 // database is a database that only one test uses. It has the tables of sqllock, and an account
 // with a balance of 100.
 type database struct {
@@ -87,7 +162,7 @@ func newDatabase(t testing.TB, d sqllock.Dialect) *database {
 			"?_pragma=busy_timeout(200)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
 	}
 	db.DB = open(t, db.driver, db.dsn)
-	if err := sqllock.Migrate(t.Context(), db.DB); err != nil {
+	if err := migrate(t.Context(), db.DB); err != nil {
 		t.Fatal(err)
 	}
 	db.exec(t, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence BIGINT NOT NULL DEFAULT 0)")
@@ -160,7 +235,7 @@ func (db *database) writeClaim(t testing.TB, key string, fence uint64, owner str
 // querier is the set of methods by which tests read and write: a Tx of sqllock, a Tx of
 // database/sql, or a connection.
 type querier interface {
-	sqllock.Execer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 

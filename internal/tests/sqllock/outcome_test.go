@@ -34,7 +34,7 @@ type scene struct {
 
 // do runs work in a transaction under the account's lock.
 func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) error, opts ...sqllock.Option) error {
-	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
+	return transact(ctx, s.lock, s.database, account, work, opts...)
 }
 
 // holdElsewhere makes another process acquire the key of the account, in a span of its own. It
@@ -172,7 +172,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 					s.store.Steal(account.Key)
 					s.exec(s.t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('account:1', %d, 'next')", uint64(1)<<61))
 				}}
-				return sqllock.Do(ctx, s.lock, late, account, deposit(10), sqllock.WithDialect(s.dialect))
+				return transact(ctx, s.lock, late, account, deposit(10), sqllock.WithDialect(s.dialect))
 			},
 			want: sqllock.ErrStaleFence,
 			span: "Error(stale_fence) attempts=1 error.type=stale_fence" + common + " result=stale_fence",
@@ -188,7 +188,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		"the tables are missing": {
 			do: func(ctx context.Context, s scene) error {
 				err := s.do(ctx, deposit(10), sqllock.WithTablePrefix("nobody_"))
-				if err == nil || !strings.Contains(err.Error(), "nobody_fence") || !strings.Contains(err.Error(), "sqllock.Migrate") {
+				if err == nil || !strings.Contains(err.Error(), "nobody_fence") || !strings.Contains(err.Error(), "sqllock.DB.Migrate") {
 					return err
 				}
 				return errOnPurpose
@@ -220,7 +220,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 				s.store.Occupy(account.Key, 0)
 				rule := account
 				rule.Wait = locker.NoWait
-				return sqllock.Do(ctx, s.lock, s.database, rule, deposit(10))
+				return transact(ctx, s.lock, s.database, rule, deposit(10))
 			},
 			want: locker.ErrBusy,
 		},
@@ -229,13 +229,13 @@ func TestEachOutcomeIsTold(t *testing.T) {
 				s.holdElsewhere()
 				rule := account
 				rule.Wait = locker.NoWait
-				return sqllock.Do(ctx, s.lock, s.database, rule, deposit(10))
+				return transact(ctx, s.lock, s.database, rule, deposit(10))
 			},
 			want: locker.ErrBusy, links: "holder",
 		},
 		"the lease has no fence": {
 			do: func(ctx context.Context, s scene) error {
-				return sqllock.Do(ctx, s.lock, s.database, account, deposit(10))
+				return transact(ctx, s.lock, s.database, account, deposit(10))
 			},
 			want:  locker.ErrUnsupported,
 			kinds: []sqllock.Dialect{sqlite},
@@ -385,7 +385,7 @@ type silent struct {
 
 // depositThrough deposits 10 in a transaction of the database from.
 func (s scene) depositThrough(ctx context.Context, from *silent, opts ...sqllock.Option) error {
-	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
+	return transactWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*silent, sqllock.Transaction, error) {
 			from.transactions++
@@ -405,12 +405,20 @@ func (s scene) depositThrough(ctx context.Context, from *silent, opts ...sqllock
 	}, opts...)
 }
 
-func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
-	run := func() error { _, err := s.ExecContext(ctx, query, args...); return err }
-	if !commits(query) || s.parent.transactions > 1 {
-		return run()
+func (s *silent) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
+	run := func() error {
+		r, err := s.ExecContext(ctx, query, args...)
+		if err == nil {
+			rows, err = r.RowsAffected()
+		}
+		return err
 	}
-	return s.commit(run)
+	if !commits(query) || s.parent.transactions > 1 {
+		err = run()
+	} else {
+		err = s.commit(run)
+	}
+	return rows, err
 }
 
 // commits reports whether query, a statement of sqllock, commits the transaction. On MySQL, the

@@ -68,7 +68,7 @@ func printResult(err error) {
 // parent. At this point, the parent pauses the process.
 var readHolder = proc.Register("read holder", func(args []string) {
 	w := newWorker(args)
-	printResult(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
+	printResult(transact(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
 		balance, err := read(context.Background(), tx, 1)
 		if err != nil {
 			return err
@@ -92,7 +92,7 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 			return s, s, err
 		},
 	}
-	printResult(sqllock.DoWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
+	printResult(transactWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
 		balance, err := read(ctx, tx.Tx, 1)
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ var stop = sync.OnceFunc(func() {
 	<-time.After(200 * time.Millisecond)
 })
 
-func (s stopping) Exec(ctx context.Context, query string, args ...any) error {
+func (s stopping) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
 	if commits(query) {
 		stop()
 	}
@@ -176,7 +176,7 @@ func (db *database) depositAsSuccessor(t testing.TB, key string, resume func()) 
 	l := onRedis(t, locker.WithObserver(&seen))
 	done := make(chan error, 1)
 	go func() {
-		done <- sqllock.Do(t.Context(), l, db, locker.Rule{Key: key, TTL: patience}, deposit(50), sqllock.WithRetries(1000))
+		done <- transact(t.Context(), l, db, locker.Rule{Key: key, TTL: patience}, deposit(50), sqllock.WithRetries(1000))
 	}()
 	if db.dialect == sqlite {
 		seen.Await(t, func(r *lockertest.Recorder) bool { return len(r.Records(locker.OpAcquire)) > 0 })

@@ -63,7 +63,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 		db.checkBalance(t, 100)
 
 		waited, inUse = crowd(t, db, func(ctx context.Context, l locker.Locker) error {
-			return sqllock.Do(ctx, l, db, account, deposit(1))
+			return transact(ctx, l, db, account, deposit(1))
 		})
 		t.Logf("the lock first: a query waited %v, %d of 5 connections were in use", waited, inUse)
 		if inUse != 0 {
@@ -77,10 +77,10 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(1)); err != nil {
 			t.Error(err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelDefault})); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(1), sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelDefault})); err != nil {
 			t.Error(err)
 		}
 		db.checkBalance(t, 102)
@@ -117,7 +117,7 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 			db.exec(t, fmt.Sprintf(map[sqllock.Dialect]string{postgres: "SELECT pg_terminate_backend(%d)", maria: "KILL %d"}[db.dialect], id))
 		}
 		ran := 0
-		if err := sqllock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		if err := transact(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			ran++
 			return deposit(1)(ctx, tx)
 		}, sqllock.WithRetries(0)); err != nil || ran != 1 {
@@ -149,7 +149,7 @@ func BenchmarkDo(b *testing.B) {
 		})
 		b.Run(d.String()+"/Do", func(b *testing.B) {
 			for b.Loop() {
-				if err := sqllock.Do(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) }); err != nil {
+				if err := transact(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) }); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -30,7 +30,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 			t.Run(text+name, func(t *testing.T) {
 				forEach(t, func(t *testing.T, db *database) {
 					l, _ := memory(t)
-					err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+					err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 						if err := deposit(10)(ctx, tx); err != nil {
 							return err
 						}
@@ -48,11 +48,11 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 						t.Fatalf("err = %v", err)
 					}
 					db.checkBalance(t, left)
-					committed, err := sqllock.Resolve(t.Context(), db, e.Op)
+					committed, err := resolve(t.Context(), db, e.Op)
 					if want := left == 110; err != nil || committed != want {
 						t.Errorf("Resolve: %v, %v, want %v", committed, err, want)
 					}
-					if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+					if err := transact(t.Context(), l, db, account, deposit(1)); err != nil {
 						t.Errorf("the next Do: %v", err)
 					}
 					db.checkBalance(t, left+1)
@@ -66,7 +66,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
-	err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+	err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 		_, err := tx.ExecContext(ctx, "CREATE TABLE made (id INTEGER)")
 		return errors.Join(err, deposit(10)(ctx, tx))
 	})
@@ -92,12 +92,12 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 		}
 		run("BEGIN")
 		run("UPDATE accounts SET balance = 0")
-		if err := sqllock.Do(t.Context(), l, conn, account, deposit(10)); err == nil || db.dialect != sqlite && !errors.Is(err, locker.ErrUnsupported) {
+		if err := transact(t.Context(), l, conn, account, deposit(10)); err == nil || db.dialect != sqlite && !errors.Is(err, locker.ErrUnsupported) {
 			t.Errorf("inside of BEGIN: %v", err)
 		}
 		run("ROLLBACK")
 		db.checkBalance(t, 100)
-		if err := sqllock.Do(t.Context(), l, conn, account, deposit(10)); err != nil {
+		if err := transact(t.Context(), l, conn, account, deposit(10)); err != nil {
 			t.Errorf("outside: %v", err)
 		}
 		db.checkBalance(t, 110)
@@ -125,7 +125,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	m := newMeeting()
 	errs := runTogether(2, func(i int) error {
 		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i), TTL: account.TTL}
-		return sqllock.DoWith(t.Context(), l, plainLibrary(db), rule, func(ctx context.Context, tx *sql.Tx) error {
+		return transactWith(t.Context(), l, plainLibrary(db), rule, func(ctx context.Context, tx *sql.Tx) error {
 			for n, id := range []int{1 + i, 2 - i} {
 				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance - 10 WHERE id = %d", id))
 				if n == 0 {
@@ -156,7 +156,7 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 		"given up":    func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		_ = sqllock.DoWith(ctx, l, plainLibrary(db), account, func(ctx context.Context, tx *sql.Tx) error {
+		_ = transactWith(ctx, l, plainLibrary(db), account, func(ctx context.Context, tx *sql.Tx) error {
 			return work(ctx, cancel)
 		})
 		cancel()
@@ -178,9 +178,9 @@ type mysql8 struct {
 	timeOuts *int // how many values of wait_timeout were checked
 }
 
-func (m *mysql8) Exec(ctx context.Context, query string, args ...any) error {
+func (m *mysql8) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
 	if err := m.refused(ctx, query); err != nil {
-		return err
+		return 0, err
 	}
 	return m.silent.Exec(ctx, query, args...)
 }
@@ -235,7 +235,7 @@ func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	blocks, timeOuts := 0, 0
-	err := sqllock.DoWith(t.Context(), l, minimalServer(db, &blocks, &timeOuts), account, func(ctx context.Context, tx *sql.Tx) error {
+	err := transactWith(t.Context(), l, minimalServer(db, &blocks, &timeOuts), account, func(ctx context.Context, tx *sql.Tx) error {
 		return write(ctx, tx, 1, 110)
 	})
 	if err != nil || timeOuts != 1 {
@@ -255,7 +255,11 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 		return errors.Join(err, write(ctx, tx, 1, balance+10))
 	}
 	rules := []locker.Rule{account, {Key: "another"}}
-	if err := sqllock.DoAllWith(t.Context(), l, with, rules, work); err != nil {
+	h, err := sqllock.NewWith(l, with)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.DoAll(t.Context(), rules, work); err != nil {
 		t.Error(err)
 	}
 	db.checkBalance(t, 110)
@@ -264,10 +268,10 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	}
 	db.writeClaim(t, account.Key, 1<<61, "next")
 	store.Free(account.Key)
-	if err := sqllock.DoWith(t.Context(), l, with, account, work); !errors.Is(err, sqllock.ErrFenceRegressed) {
+	if err := transactWith(t.Context(), l, with, account, work); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Errorf("a newer fence: %v", err)
 	}
-	err := sqllock.DoWith(t.Context(), l, with, locker.Rule{Key: "c"}, func(ctx context.Context, tx *sql.Tx) error {
+	err = transactWith(t.Context(), l, with, locker.Rule{Key: "c"}, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "ROLLBACK")
 		return err
 	})
@@ -293,15 +297,15 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	if _, err := far.ExecContext(t.Context(), "CREATE TABLE mine (id integer)"); err == nil {
 		t.Fatal("the control: the role may create tables")
 	}
-	if err := sqllock.Migrate(t.Context(), far.DB); err != nil {
+	if err := migrate(t.Context(), far.DB); err != nil {
 		t.Error(err)
 	}
 	l, _ := memory(t)
-	if err := sqllock.Do(t.Context(), l, far, account, deposit(10)); err != nil {
+	if err := transact(t.Context(), l, far, account, deposit(10)); err != nil {
 		t.Error(err)
 	}
 	db.checkBalance(t, 110)
-	if err := sqllock.Migrate(t.Context(), far.DB, sqllock.WithTablePrefix("other_")); err == nil {
+	if err := migrate(t.Context(), far.DB, sqllock.WithTablePrefix("other_")); err == nil {
 		t.Error("tables were made without the right to")
 	}
 }
@@ -318,7 +322,7 @@ func TestACodeOfAnotherPackagesErrorIsNotTheDatabases(t *testing.T) {
 	l, _ := memory(t)
 	for _, want := range []error{code(5), code(6), code(1029), struct{ codeField }{codeField{Code: 5}}} {
 		calls := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { calls++; return want })
+		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { calls++; return want })
 		if err != want || calls != 1 {
 			t.Errorf("%v after %d calls, want %v after one", err, calls, want)
 		}
@@ -341,7 +345,7 @@ func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	}
 	l, _ := memory(t)
 	done := make(chan error, 1)
-	go func() { done <- sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(50)) }()
+	go func() { done <- transact(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(50)) }()
 	await(t, "the claim has timed out and is done again", func() bool {
 		return db.number(t, "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()") > 0
 	})
@@ -355,13 +359,13 @@ func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 func TestSpentRetriesNameTheirNumber(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
 			return tooClose(db.dialect, errOnPurpose)
 		}, sqllock.WithRetries(2))
-		if e, ok := errors.AsType[*sqllock.RetriesError](err); !ok || e.Attempts != 3 || !errors.Is(err, errOnPurpose) {
+		if !errors.Is(err, sqllock.ErrRetries) || !strings.Contains(err.Error(), "gave up after 3 attempts") || !errors.Is(err, errOnPurpose) {
 			t.Errorf("err = %v", err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return errOnPurpose }); err != errOnPurpose {
+		if err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return errOnPurpose }); err != errOnPurpose {
 			t.Errorf("an error of the function: %v", err)
 		}
 	})
@@ -389,10 +393,10 @@ func TestAnOperationHappensOnce(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		calls := 0
 		pay := func(l locker.Locker, fails error) error {
-			return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			return handle(t, l, db).Operation("invoice:4711").Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
 				calls++
 				return errors.Join(deposit(10)(ctx, tx), fails)
-			}, sqllock.WithOperation("invoice:4711"))
+			})
 		}
 		l, _ := memory(t)
 		if err := pay(l, errOnPurpose); !errors.Is(err, errOnPurpose) {
@@ -421,9 +425,10 @@ func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
 		m := newMeeting()
 		errs := runTogether(2, func(i int) error {
 			l, _ := memory(t)
+			once := handle(t, l, db, sqllock.WithRetries(100)).Operation("invoice:4711")
 			m.wait()
 			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // the two holders even use different resources
-			return sqllock.Do(t.Context(), l, db, rule, deposit(10), sqllock.WithOperation("invoice:4711"), sqllock.WithRetries(100))
+			return once.Do(t.Context(), rule, deposit(10))
 		})
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), locker.ErrDone) {
 			t.Errorf("errors %v, want one ErrDone", errs)

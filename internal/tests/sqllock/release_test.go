@@ -63,14 +63,14 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
+			if err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
 				// after this call, the Locker has measured that the server answers quickly, and
 				// the server knows the scripts
 				t.Fatal(err)
 			}
 			g := &gate{opened: make(chan struct{})}
 			client.AddHook(g)
-			err = sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
+			err = transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
 				g.shut.Store(true)
 				return failure
 			})

@@ -52,7 +52,7 @@ func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, op
 	t.Helper()
 	first, second := 1+i%2, 2-i%2
 	rule := locker.Rule{Key: fmt.Sprintf("crossing:%d", i)}
-	return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+	return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 		for n, id := range []int{first, second} {
 			if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id)); err != nil {
 				return err
@@ -97,7 +97,7 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 		call := func(m *meeting, opts ...sqllock.Option) func(i int) error {
 			return func(i int) error {
 				rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
-				return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+				return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 					balance, err := read(ctx, tx, 1)
 					if err != nil {
 						return err
@@ -112,7 +112,7 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 		// keys are claimed here, before the transactions begin.
 		for i := range 2 {
 			rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
-			if err := sqllock.Do(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
+			if err := transact(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -145,7 +145,7 @@ func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		tries := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if tries++; tries == 2 {
 				_ = blocker.Rollback()
 			}
@@ -171,11 +171,11 @@ func TestABusySQLiteIsDoneAgain(t *testing.T) {
 		if err := write(t.Context(), blocker, 2, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(0)); err == nil {
+		if err := transact(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(0)); err == nil {
 			t.Fatal("the control was not refused")
 		}
 		time.AfterFunc(500*time.Millisecond, func() { _ = blocker.Rollback() })
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(1000)); err != nil {
+		if err := transact(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(1000)); err != nil {
 			t.Error(err)
 		}
 		db.checkBalance(t, 110)
@@ -187,7 +187,7 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	l, _ := memory(t)
 	tries := 0
 	began := time.Now()
-	err := sqllock.Do(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, EndAfter: 300 * time.Millisecond},
+	err := transact(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, EndAfter: 300 * time.Millisecond},
 		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) }, sqllock.WithRetries(1_000_000))
 	if !errors.Is(err, errOnPurpose) || tries < 2 {
 		t.Errorf("%v after %d attempts", err, tries)
@@ -204,7 +204,7 @@ func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	l, _ := memory(t)
 	for margin, want := range map[time.Duration]int{time.Hour: 1, time.Millisecond: 3} {
 		tries := 0
-		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) },
+		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) },
 			sqllock.WithRetries(2), sqllock.WithMargin(margin))
 		if !errors.Is(err, errOnPurpose) || tries != want {
 			t.Errorf("a margin of %v: %v after %d attempts, want %d", margin, err, tries, want)
@@ -219,9 +219,9 @@ type faltering struct {
 	beforeStep func() error
 }
 
-func (f *faltering) Exec(ctx context.Context, query string, args ...any) error {
+func (f *faltering) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
 	if err := f.beforeStep(); err != nil {
-		return err
+		return 0, err
 	}
 	return f.silent.Exec(ctx, query, args...)
 }
@@ -261,7 +261,7 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 						return nil
 					}
 					before, written := db.balance(t), int64(0)
-					err := sqllock.DoWith(t.Context(), l, sqllock.Database[*faltering]{
+					err := transactWith(t.Context(), l, sqllock.Database[*faltering]{
 						Dialect: db.dialect,
 						Begin: func(ctx context.Context, opts *sql.TxOptions) (*faltering, sqllock.Transaction, error) {
 							if err := ask(); err != nil {
@@ -303,7 +303,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		m := newMeeting()
 		errs := runTogether(2, func(i int) error {
 			rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
-			return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+			return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 				for n, id := range []int{1 + i, 2 - i} {
 					_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id))
 					if n == 0 {
@@ -325,7 +325,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		t.Parallel()
 		db := newDatabase(t, sqlite)
 		l, _ := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			_ = deposit(10)(ctx, tx)
 			s, err := tx.PrepareContext(ctx, `INSERT INTO accounts (id, balance)
 				WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT i, 0 FROM n`)
@@ -346,7 +346,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		t.Parallel()
 		db := newDatabase(t, sqlite)
 		l, _ := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			_ = deposit(10)(ctx, tx)
 			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
@@ -368,7 +368,7 @@ func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
 	m := newMeeting()
 	for _, err := range runTogether(2, func(i int) error {
 		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
-		return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+		return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 			for n, id := range []int{1 + i, 2 - i} {
 				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id))
 				if n == 0 {

@@ -33,10 +33,10 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 		onlyReads := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
 		for name, do := range map[string]func() error{
-			"shared":                  func() error { return sqllock.Do(t.Context(), sharing{l}, db, shared, reads) },
-			"exclusive, only to read": func() error { return sqllock.Do(t.Context(), l, db, account, reads, onlyReads) },
+			"shared":                  func() error { return transact(t.Context(), sharing{l}, db, shared, reads) },
+			"exclusive, only to read": func() error { return transact(t.Context(), l, db, account, reads, onlyReads) },
 			"exclusive, at serializable": func() error {
-				return sqllock.Do(t.Context(), l, db, account, reads, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: sql.LevelSerializable}))
+				return transact(t.Context(), l, db, account, reads, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: sql.LevelSerializable}))
 			},
 		} {
 			if err := do(); err != nil {
@@ -46,37 +46,37 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 0 {
 			t.Errorf("%d claims", n)
 		}
-		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
+		if err := transact(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
 			t.Error("a Shared lease has written")
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
+		if err := transact(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
 			t.Error("a transaction that only reads has written")
 		}
 		db.checkBalance(t, 100)
 		writes := sqllock.WithTxOptions(&sql.TxOptions{})
-		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
+		if err := transact(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("a Shared lease that wants to write: %v", err)
 		}
 
 		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
-		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
+		if err := transactAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
 		// The deposit writes its lease's fence to the table. A read-only transaction under the
 		// same lease still succeeds, because no newer lease has written a larger fence.
 		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
+			return errors.Join(transactWithin(ctx, db, deposit(0)), transactWithin(ctx, db, reads, onlyReads))
 		}); err != nil {
 			t.Errorf("after a claim of its own: %v", err)
 		}
 
 		db.writeClaim(t, account.Key, 1<<61, "a writer")
-		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
+		if err := transact(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader whose server went back: %v", err)
 		}
 		late := beginner{db, func() { store.Steal(account.Key) }}
-		if err := sqllock.Do(t.Context(), sharing{l}, late, shared, reads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
+		if err := transact(t.Context(), sharing{l}, late, shared, reads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader that was overtaken: %v", err)
 		}
 	})
@@ -107,7 +107,7 @@ func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
 						return errors.Join(err, err2)
 					}
 				}
-				if err := sqllock.Do(t.Context(), l, db, rule, work, sqllock.WithRetries(100)); err != nil {
+				if err := transact(t.Context(), l, db, rule, work, sqllock.WithRetries(100)); err != nil {
 					return err
 				}
 			}
@@ -128,7 +128,7 @@ func TestAReaderSeesOneMoment(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
-		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
 			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // a caller without a lock writes here
 			one, err := read(ctx, tx, 1)
 			if err != nil {

@@ -48,10 +48,10 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				done := make(chan error, 1)
 				// The older holder holds b, the second resource of the successor. The older holder
 				// is still at work when its lease is lost.
-				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
+				err = transact(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
 					store.Free("b")
 					go func() {
-						done <- sqllock.DoAll(t.Context(), successor, db, []locker.Rule{{Key: "a"}, {Key: "b"}}, deposit(50),
+						done <- transactAll(t.Context(), successor, db, []locker.Rule{{Key: "a"}, {Key: "b"}}, deposit(50),
 							sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 					}()
 					db.awaitBlocked(t)
@@ -78,7 +78,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 		l := locktest.Reentrant(t, engine)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}}
 		err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
-			if err := sqllock.DoAll(ctx, l, db, rules, deposit(1)); err != nil {
+			if err := transactAll(ctx, l, db, rules, deposit(1)); err != nil {
 				return err
 			}
 			next := db.begin(t, sql.LevelReadCommitted)
@@ -87,7 +87,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 				return err
 			}
 			done := make(chan error, 1)
-			go func() { done <- sqllock.DoAll(ctx, l, db, rules, deposit(1)) }()
+			go func() { done <- transactAll(ctx, l, db, rules, deposit(1)) }()
 			db.awaitBlocked(t)
 			return errors.Join(next.Commit(), <-done)
 		})
@@ -109,12 +109,12 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 	defer func() { _ = successor.Close(context.Background()) }()
 	dirty := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelReadUncommitted})
-	err = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+	err = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 		if err := write(ctx, tx, 1, 999); err != nil {
 			return err
 		}
 		store.Free(account.Key)
-		err := sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			balance, err := read(ctx, tx, 1)
 			if err != nil {
 				return err
@@ -144,7 +144,7 @@ func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				var one, two int64
-				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) (err error) {
+				err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) (err error) {
 					if one, err = read(ctx, tx, 1); err != nil {
 						return err
 					}

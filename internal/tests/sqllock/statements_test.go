@@ -33,7 +33,7 @@ func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T
 			want = int64(10 + 2*len(keys) + 1 - i)
 		}
 		before := db.questions(t)
-		if err := sqllock.DoAll(t.Context(), l, db, keys, nothing); err != nil {
+		if err := transactAll(t.Context(), l, db, keys, nothing); err != nil {
 			t.Fatal(err)
 		}
 		if n := db.questions(t) - before - 1; n != want { // the 1 is the statement that the second call of questions sends

@@ -33,7 +33,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('outlier', %d, 'old', %s)", int64(1)<<61, db.timeAgo(3*day)))
 		purge := func(want int64) {
 			t.Helper()
-			if n, err := sqllock.PurgeFences(t.Context(), db, 2*day); err != nil || n != want {
+			if n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Fences: 2 * day}); err != nil || n != want {
 				t.Errorf("removed %d, %v; want %d", n, err, want)
 			}
 		}
@@ -56,7 +56,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 			var err error
 			_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
 				store.Steal(rule.Key)
-				err = sqllock.Within(ctx, db, deposit(0))
+				err = transactWithin(ctx, db, deposit(0))
 				return nil
 			})
 			db.exec(t, "DELETE FROM latchkit_fence WHERE resource = 'order:0001'")
@@ -64,7 +64,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 				t.Errorf("with fence %d: %v, want %v", fence, err, want)
 			}
 		}
-		if _, err := sqllock.PurgeFences(t.Context(), db, time.Hour); !errors.Is(err, locker.ErrInvalidRule) {
+		if _, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Fences: time.Hour}); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("an age of 1h: %v", err)
 		}
 	})
@@ -74,19 +74,19 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		pay := func() error {
-			return sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithOperation("invoice:4711"))
+			return handle(t, l, db).Operation("invoice:4711").Do(t.Context(), account, deposit(10))
 		}
 		if err := pay(); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := sqllock.PurgeOperations(t.Context(), db, day); n != 0 || err != nil {
+		if n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Operations: day}); n != 0 || err != nil {
 			t.Errorf("removed %d, %v", n, err)
 		}
 		db.exec(t, "UPDATE latchkit_operation SET done_at = "+db.timeAgo(2*day))
 		if err := pay(); !errors.Is(err, locker.ErrDone) {
 			t.Errorf("before: %v", err)
 		}
-		if n, err := sqllock.PurgeOperations(t.Context(), db, day); n != 1 || err != nil {
+		if n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Operations: day}); n != 1 || err != nil {
 			t.Errorf("removed %d, %v", n, err)
 		}
 		if err := pay(); err != nil {
@@ -107,7 +107,7 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 		keys := []string{"account:1", "account:2", "account:3"}
 		do := func() (errs []error) {
 			for _, key := range keys {
-				errs = append(errs, sqllock.Do(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
+				errs = append(errs, transact(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
 			}
 			return errs
 		}
@@ -150,11 +150,11 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 			}
 		}
 		db.checkBalance(t, before)
-		if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
+		if n, err := handle(t, l, db).Repair(t.Context()); n != len(keys) || err != nil {
 			t.Errorf("repaired %d, %v", n, err)
 		}
 		if err := errors.Join(do()...); err != nil {
-			t.Errorf("after RepairAll: %v", err)
+			t.Errorf("after Repair of all: %v", err)
 		}
 		db.checkBalance(t, before+3)
 	})

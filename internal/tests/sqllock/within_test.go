@@ -20,12 +20,12 @@ import (
 func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		if err := sqllock.Within(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
+		if err := transactWithin(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
 			t.Errorf("without a lease: %v", err)
 		}
 		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			lease, _ := locker.FromContext(ctx)
-			return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+			return transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
 				if leases := tx.Leases(); tx.Fence() != lease.Fence() || len(leases) != 1 || leases[0] != lease {
 					t.Errorf("fence %d of %v, want %v", tx.Fence(), leases, lease)
 				}
@@ -40,7 +40,7 @@ func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
 			if err := lease.Release(ctx); err != nil {
 				return err
 			}
-			return sqllock.Within(context.WithoutCancel(ctx), db, deposit(1))
+			return transactWithin(context.WithoutCancel(ctx), db, deposit(1))
 		})
 		if !errors.Is(err, locker.ErrReleased) {
 			t.Errorf("after the release: %v", err)
@@ -54,7 +54,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		var seen lockertest.Recorder
 		l, _ := memory(t, locker.WithObserver(&seen))
 		rules := []locker.Rule{{Key: "b"}, {Key: "c"}, {Key: "a"}, {Key: "b"}}
-		err := sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 			var keys []string
 			for _, lease := range tx.Leases() {
 				keys = append(keys, lease.Key())
@@ -81,7 +81,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		errs := runTogether(20, func(i int) error {
 			from, to := 1+i%2, 2-i%2
 			rules := []locker.Rule{{Key: fmt.Sprintf("account:%d", from)}, {Key: fmt.Sprintf("account:%d", to)}}
-			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			return transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 				a, err := read(ctx, tx, from)
 				if err != nil {
 					return err
@@ -105,7 +105,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		// money into it: 90 out, 100 in.
 		db.checkBalance(t, 101+10)
 
-		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
+		if err := transactAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("without rules: %v", err)
 		}
 	})
@@ -115,8 +115,8 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		engine, _ := memory(t)
 		l := locktest.Reentrant(t, engine)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			if err := sqllock.Do(ctx, l, db, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := transact(ctx, l, db, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("inside the other: %v", err)
 			}
 			return deposit(10)(ctx, tx)
@@ -126,7 +126,7 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 		}
 		err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			for range 2 {
-				if err := sqllock.Do(ctx, l, db, account, deposit(1)); err != nil {
+				if err := transact(ctx, l, db, account, deposit(1)); err != nil {
 					return err
 				}
 			}
@@ -142,7 +142,7 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := tx.Nested(ctx, deposit(1)); err != nil {
 				return err
 			}
@@ -178,7 +178,7 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		update := func(ctx context.Context, ex sqllock.Execer, fence uint64, balance int64) error {
+		update := func(ctx context.Context, ex querier, fence uint64, balance int64) error {
 			return sqllock.FencedUpdate(ctx, ex, fmt.Sprintf("UPDATE accounts SET balance = %d, fence = %d WHERE id = 1 AND fence <= %d", balance, fence, fence))
 		}
 		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
@@ -196,7 +196,7 @@ func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return update(ctx, tx, tx.Fence(), 120) }); err != nil {
+		if err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return update(ctx, tx, tx.Fence(), 120) }); err != nil {
 			t.Error(err)
 		}
 		db.checkBalance(t, 120)
@@ -206,7 +206,7 @@ func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := deposit(10)(ctx, tx); err != nil {
 				return err
 			}
@@ -233,36 +233,37 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	l, _ := memory(t)
 	var none *locker.Engine
 	var noDB *sql.DB
-	long := strings.Repeat("x", 65)
 	for name, tc := range map[string]struct {
 		do   func() error
 		want string
 	}{
-		"a nil Locker":   {func() error { return sqllock.Do(t.Context(), none, db, account, deposit(1)) }, "the Locker is nil"},
-		"a nil database": {func() error { return sqllock.Do(t.Context(), l, noDB, account, deposit(1)) }, "the database is nil"},
-		"a nil function": {func() error { return sqllock.Do(t.Context(), l, db, account, nil) }, "the function is nil"},
-		"a nil option":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), nil) }, "option 1 is nil"},
+		"a nil Locker":   {func() error { return transact(t.Context(), none, db, account, deposit(1)) }, "the Locker is nil"},
+		"a nil database": {func() error { return transact(t.Context(), l, noDB, account, deposit(1)) }, "the database is nil"},
+		"a nil function": {func() error { return transact(t.Context(), l, db, account, nil) }, "the function is nil"},
+		"a nil option":   {func() error { return transact(t.Context(), l, db, account, deposit(1), nil) }, "option 1 is nil"},
 		"a binary key": {func() error {
-			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: "a\x00b"}, deposit(1))
+			return transact(t.Context(), l, db, locker.Rule{Key: "a\x00b"}, deposit(1))
 		}, "UTF-8 without NUL"},
 		"a long key": {func() error {
-			return sqllock.Do(t.Context(), l, db, locker.Rule{Key: strings.Repeat("k", 513)}, deposit(1))
+			return transact(t.Context(), l, db, locker.Rule{Key: strings.Repeat("k", 513)}, deposit(1))
 		}, "513 bytes, and at most 512"},
 		"a Database without Begin": {func() error {
-			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Dialect: sqlite}, account, func(context.Context, *silent) error { return nil })
+			return transactWith(t.Context(), l, sqllock.Database[*silent]{Dialect: sqlite}, account, func(context.Context, *silent) error { return nil })
 		}, "Begin"},
 		"a Database without a dialect": {func() error {
-			return sqllock.DoWith(t.Context(), l, sqllock.Database[*silent]{Begin: func(context.Context, *sql.TxOptions) (*silent, sqllock.Transaction, error) { return nil, nil, nil }},
+			return transactWith(t.Context(), l, sqllock.Database[*silent]{Begin: func(context.Context, *sql.TxOptions) (*silent, sqllock.Transaction, error) { return nil, nil, nil }},
 				account, func(context.Context, *silent) error { return nil })
 		}, "WithDialect"},
-		"a dialect": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithDialect(9)) }, "WithDialect(9)"},
+		"a dialect": {func() error { return transact(t.Context(), l, db, account, deposit(1), sqllock.WithDialect(9)) }, "WithDialect(9)"},
 		"a prefix": {func() error {
-			return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("a;b"))
+			return transact(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("a;b"))
 		}, `WithTablePrefix("a;b")`},
-		"retries":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithRetries(-1)) }, "WithRetries(-1)"},
-		"a margin":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithMargin(-1)) }, "positive times"},
-		"an answer": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithAnswerWithin(0)) }, "WithAnswerWithin(0s)"},
-		"an owner":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOwner(long)) }, "65 bytes"},
+		"retries":   {func() error { return transact(t.Context(), l, db, account, deposit(1), sqllock.WithRetries(-1)) }, "WithRetries(-1)"},
+		"a margin":  {func() error { return transact(t.Context(), l, db, account, deposit(1), sqllock.WithMargin(-1)) }, "positive times"},
+		"an answer": {func() error { return transact(t.Context(), l, db, account, deposit(1), sqllock.WithAnswerWithin(0)) }, "WithAnswerWithin(0s)"},
+		"an operation without a name": {func() error {
+			return handle(t, l, db).Operation("").Do(t.Context(), account, deposit(1))
+		}, `Operation("")`},
 	} {
 		if err := tc.do(); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want something about %q", name, err, tc.want)
@@ -279,7 +280,7 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for range 10 {
-					if err := sqllock.Do(t.Context(), l, db, rule, deposit(1)); err != nil {
+					if err := transact(t.Context(), l, db, rule, deposit(1)); err != nil {
 						t.Error(err)
 					}
 				}

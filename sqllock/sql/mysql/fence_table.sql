@@ -1,5 +1,5 @@
 -- fence_table: one row for each resource that was ever claimed, with the newest fence and
--- its owner. The row of the resource '' is the floor of PurgeFences: claims with a fence up to the
+-- its owner. The row of the resource '' is the floor of Purge: claims with a fence up to the
 -- floor are refused.
 -- The column resource is VARBINARY, because a collation may treat two resources as equal.
 CREATE TABLE IF NOT EXISTS latchkit_fence (

@@ -1,4 +1,4 @@
--- operation_table: one row for each operation of WithOperation that was committed.
+-- operation_table: one row for each operation of Handle.Operation that was committed.
 CREATE TABLE IF NOT EXISTS latchkit_operation (
 	name     TEXT NOT NULL PRIMARY KEY,
 	resource TEXT NOT NULL,

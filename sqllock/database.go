@@ -23,8 +23,8 @@ import (
 // CommitAfter runs a query and COMMIT in one round trip. If the query fails, CommitAfter must not
 // commit.
 type Transaction interface {
-	// Exec runs a statement.
-	Exec(ctx context.Context, query string, args ...any) error
+	// Exec runs a statement, and returns how many rows it has changed.
+	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
 	// Row runs a query and scans its only row into dest, which are pointers.
 	Row(ctx context.Context, query string, args []any, dest ...any) error
 	// Commit commits. If ctx ends, Commit only stops waiting for the answer.
@@ -41,8 +41,8 @@ type commitAfterer interface {
 	CommitAfter(ctx context.Context, query string, args ...any) error
 }
 
-// A Database begins transactions of any library. T is the type of the value with which the function
-// works, such as *gorm.DB.
+// A Database begins transactions of any library, for [NewWith]. T is the type of the transaction
+// that functions get, such as *sqlx.Tx.
 type Database[T any] struct {
 	// Dialect is the kind of the database.
 	Dialect Dialect
@@ -64,66 +64,30 @@ type Database[T any] struct {
 	Pool any
 }
 
-// DoWith is [Do] for a library that is not database/sql. The lease is in the function's context,
-// and [ClaimFromContext] finds the claim there.
-func DoWith[T any](
-	ctx context.Context, l locker.Locker, db Database[T], rule locker.Rule,
-	fn func(ctx context.Context, tx T) error, opts ...Option,
-) error {
-	return DoAllWith(ctx, l, db, []locker.Rule{rule}, fn, opts...)
-}
-
-// DoAllWith is [DoAll] for a library that is not database/sql.
-func DoAllWith[T any](
-	ctx context.Context, l locker.Locker, db Database[T], rules []locker.Rule,
-	fn func(ctx context.Context, tx T) error, opts ...Option,
-) error {
-	if len(rules) == 0 {
-		return errNoRules
+// NewWith is [New] for a library that is not database/sql.
+func NewWith[T any](l locker.Locker, db Database[T], opts ...Option) (*Handle[T], error) {
+	if db.Begin == nil {
+		return nil, errors.New("sqllock: the Database's Begin is nil")
 	}
-	c, err := forDatabase(db, termsOf(rules), fn, opts)
-	if err != nil {
-		return err
-	}
-	return c.run(ctx, l, rules)
-}
-
-// WithinWith is [Within] for a library that is not database/sql.
-func WithinWith[T any](
-	ctx context.Context, db Database[T], fn func(ctx context.Context, tx T) error, opts ...Option,
-) error {
-	return runWithin(ctx, nil, func(terms []term) (*call, error) { return forDatabase(db, terms, fn, opts) })
-}
-
-// WithinAllWith is [WithinAll] for a library that is not database/sql.
-func WithinAllWith[T any](
-	ctx context.Context, db Database[T], keys []string,
-	fn func(ctx context.Context, tx T) error, opts ...Option,
-) error {
-	if len(keys) == 0 {
-		return errNoKeys
-	}
-	return runWithin(ctx, keys, func(terms []term) (*call, error) { return forDatabase(db, terms, fn, opts) })
-}
-
-// forDatabase returns the call of fn for db, a database of any library.
-func forDatabase[T any](
-	db Database[T], terms []term, fn func(ctx context.Context, tx T) error, opts []Option,
-) (*call, error) {
-	if db.Begin == nil || fn == nil {
-		return nil, errors.New("sqllock: the Database's Begin or the function is nil")
-	}
-	c, err := newCall(terms, append([]Option{WithDialect(db.Dialect)}, opts...))
+	b, err := newBase(l, db.Dialect, db.Pool, opts)
 	if err != nil {
 		return nil, err
 	}
-	c.pool = poolOf(db.Pool)
-	c.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
-		if c.dialect == MySQL {
+	b.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
+		if b.dialect == MySQL {
 			ctx = context.WithoutCancel(ctx)
 		}
 		return db.Begin(ctx, opts)
 	}
-	c.fn = func(ctx context.Context, a *attempt) error { return fn(ctx, a.handle.(T)) }
-	return c, nil
+	return &Handle[T]{b, func(fn func(context.Context, T) error) work {
+		return func(ctx context.Context, a *attempt) error { return fn(ctx, a.handle.(T)) }
+	}}, nil
+}
+
+// Adapt returns a Handle like h whose functions get a U, for a library that works on the
+// transactions of another. wrap returns the function that calls fn with the U for a T.
+func Adapt[T, U any](
+	h *Handle[T], wrap func(fn func(ctx context.Context, tx U) error) func(ctx context.Context, tx T) error,
+) *Handle[U] {
+	return &Handle[U]{h.base, func(fn func(context.Context, U) error) work { return h.bind(wrap(fn)) }}
 }
