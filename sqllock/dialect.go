@@ -85,13 +85,22 @@ func driverOf(t reflect.Type) Dialect {
 //go:embed sql
 var files embed.FS
 
-// statements are a dialect's files by name, without the comments at their beginning.
+// statements are a dialect's statements by the names of their files, without the comments at their
+// beginning. sql/NAME.sql is for every dialect without a file sql/DIALECT/NAME.sql.
 type statements map[string]string
+
+// agos has the expression of each dialect for the time that was a number of seconds ago. Statements
+// for every dialect write it as ago(?).
+var agos = map[Dialect]string{
+	Postgres: "(now() - make_interval(secs => ?::bigint))",
+	MySQL:    "(CURRENT_TIMESTAMP(3) - INTERVAL ? SECOND)",
+	SQLite:   "datetime('now', '-' || ? || ' seconds')",
+}
 
 // prepared caches the statements of each dialect and prefix.
 var prepared sync.Map
 
-// statements returns the statements in sql/DIALECT, with the program's table prefix.
+// statements returns the statements of d, with the program's table prefix.
 func (d Dialect) statements(prefix string) statements {
 	type wanted struct {
 		dialect Dialect
@@ -101,22 +110,40 @@ func (d Dialect) statements(prefix string) statements {
 		return s.(statements)
 	}
 	all := make(statements)
-	folder := "sql/" + d.String()
-	entries, _ := files.ReadDir(folder) // the folder is embedded, so it exists
-	for _, e := range entries {
-		text, _ := files.ReadFile(folder + "/" + e.Name())
-		var lines []string
-		for line := range strings.Lines(string(text)) {
-			if !strings.HasPrefix(line, "--") {
-				lines = append(lines, line)
+	for _, folder := range []string{"sql", "sql/" + d.String()} { // the later statement replaces the earlier
+		entries, _ := files.ReadDir(folder) // the folder is embedded, so it exists
+		for _, e := range entries {
+			text, _ := files.ReadFile(folder + "/" + e.Name()) // no text for a folder
+			query := withoutComments(string(text))
+			if folder == "sql" {
+				query = d.translate(query)
 			}
+			for _, table := range tables {
+				query = strings.ReplaceAll(query, defaultPrefix+table, prefix+table)
+			}
+			all[strings.TrimSuffix(e.Name(), ".sql")] = query
 		}
-		query := strings.TrimSpace(strings.Join(lines, ""))
-		for _, table := range tables {
-			query = strings.ReplaceAll(query, defaultPrefix+table, prefix+table)
-		}
-		all[strings.TrimSuffix(e.Name(), ".sql")] = query
 	}
 	prepared.Store(wanted{d, prefix}, all)
 	return all
+}
+
+func withoutComments(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "--") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, ""))
+}
+
+// translate returns query, a statement for every dialect, in the SQL of d. PostgreSQL numbers its
+// parameters.
+func (d Dialect) translate(query string) string {
+	query = strings.ReplaceAll(query, "ago(?)", agos[d])
+	for n := 1; d == Postgres && strings.Contains(query, "?"); n++ {
+		query = strings.Replace(query, "?", fmt.Sprintf("$%d", n), 1)
+	}
+	return query
 }

@@ -1,5 +1,5 @@
 -- give_up: writes a row in the place of an operation in the ledger, so that the operation cannot be
 -- written later. If an open transaction has written the operation, give_up waits until that
 -- transaction ends.
--- $1 operation · $2 resource
-INSERT INTO latchkit_ledger (op, resource, fence) VALUES ($1, $2, 0) ON CONFLICT (op) DO NOTHING
+-- ? operation · ? resource
+INSERT INTO latchkit_ledger (op, resource, fence) VALUES (?, ?, 0) ON CONFLICT (op) DO NOTHING

@@ -1,2 +1,0 @@
--- open: sets the mark that the statement proof checks.
-SAVEPOINT latchkit_open
