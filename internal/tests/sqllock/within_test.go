@@ -290,3 +290,56 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 		db.checkBalance(t, 180)
 	})
 }
+
+// Many calls share a Handle, so no call may change its options.
+func TestCallsOfOneHandleDoNotChangeEachOther(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		h := handle(t, sharing{l}, db, sqllock.WithRetries(1000))
+		shared := locker.Rule{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}
+		for i, err := range runTogether(16, func(i int) error {
+			switch i % 4 {
+			case 0:
+				return h.Do(t.Context(), shared, func(ctx context.Context, tx *sqllock.Tx) error {
+					_, err := read(ctx, tx, 1)
+					return err
+				})
+			case 1:
+				return h.Operation("").Do(t.Context(), account, deposit(1))
+			case 2:
+				return h.Operation(fmt.Sprint(i)).Do(t.Context(), account, deposit(1))
+			default:
+				return h.Do(t.Context(), account, deposit(1))
+			}
+		}) {
+			if refused := errors.Is(err, locker.ErrInvalidRule); refused != (i%4 == 1) || err != nil && !refused {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+		db.checkBalance(t, 108)
+	})
+}
+
+func TestRepairNeedsALockerThatRaisesFences(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	for name, h := range map[string]*sqllock.DB{"no Locker": handle(t, nil, db), "another Locker": handle(t, holding{}, db)} {
+		if _, err := h.Repair(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	db.writeClaim(t, account.Key, 1<<61, "old")
+	h := handle(t, l, db)
+	if err := h.Do(t.Context(), account, deposit(1)); !errors.Is(err, sqllock.ErrFenceRegressed) {
+		t.Errorf("before: %v", err)
+	}
+	if n, err := h.Repair(t.Context(), account.Key, "never claimed"); n != 1 || err != nil {
+		t.Errorf("repaired %d, %v; want only the key that was claimed", n, err)
+	}
+	if err := h.Do(t.Context(), account, deposit(1)); err != nil {
+		t.Errorf("after: %v", err)
+	}
+	if _, err := h.Repair(t.Context(), "a\x00b"); !errors.Is(err, locker.ErrInvalidKey) {
+		t.Errorf("a key with NUL: %v", err)
+	}
+}
