@@ -109,36 +109,29 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	defer detach()
 	margin := c.marginOf(leases)
 
-	a.idle.begin(a)
-	if a.handle, a.tx, err = c.begin(ends, c.options); err != nil {
-		return c.dialect.isTemporary(err), a.explain(bound, err)
-	}
-	open := true
+	open := false
 	defer func() {
 		if open { // the transaction is still open after an error, a loss or a panic
 			a.rollback(bound)
 		}
 	}()
-	if err := a.enter(bound); err != nil {
+	a.idle.begin(a)
+	if a.handle, a.tx, err = c.begin(ends, c.options); err == nil {
+		open = true
+		err = a.enter(bound)
+	}
+	if err != nil {
 		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
 	}
 	if err := a.work(bound); err != nil {
 		return a.handleError(err)
 	}
-	if err := a.leave(bound); err != nil {
+	if err := a.leave(bound, detach, margin); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
 			return a.inquire(bound, err)
 		}
 		again, failure := a.handleError(err)
 		return again, a.explain(bound, failure)
-	}
-	if !detach() { // bound has ended, because the lease or the caller's context has ended
-		return false, context.Cause(bound)
-	}
-	if !c.reads {
-		if err := a.checkTime(margin); err != nil {
-			return false, err
-		}
 	}
 	open = false
 	return a.commit(bound, end)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 )
 
 // step is a statement of this package, named after its file.
@@ -13,13 +12,11 @@ type step struct {
 	args []any
 }
 
-// withoutBlocks has the pools whose servers do not support blocks. MySQL is such a server.
-var withoutBlocks sync.Map
-
 // play runs steps. The last step may be a query with one row, which play scans into dest. MariaDB
-// gets all steps in one statement, as a block. MySQL gets the steps one after the other.
+// gets all steps in one statement, as a block. MySQL refuses the first block, and gets the steps of
+// this and of all later calls one after the other.
 func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
-	if _, ok := withoutBlocks.Load(a.pool); !ok {
+	if !a.noBlocks.Load() {
 		lines := []string{"BEGIN NOT ATOMIC"}
 		for _, s := range steps {
 			lines = append(lines, a.text(s)+";")
@@ -28,9 +25,7 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 		if a.dialect.number(err) != mysqlSyntax {
 			return err
 		}
-		if a.pool != nil {
-			withoutBlocks.Store(a.pool, true)
-		}
+		a.noBlocks.Store(true)
 	}
 	for i, s := range steps {
 		var into []any

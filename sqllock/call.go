@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/latchkit/latchkit/locker"
@@ -18,6 +19,8 @@ type base struct {
 	locker locker.Locker // nil: the Handle acquires no locks
 	pool   pool          // identifies the database; nil: unknown
 	begin  begin
+
+	noBlocks *atomic.Bool // the server is a MySQL, which supports no blocks
 }
 
 // begin opens a transaction. It returns the transaction twice: handle is for the function, and tx
@@ -37,7 +40,7 @@ func newBase(l locker.Locker, d Dialect, db any, opts []Option) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l, pool: poolOf(db)}, nil
+	return &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l, pool: poolOf(db), noBlocks: new(atomic.Bool)}, nil
 }
 
 // call is one call of Do, or of a similar method.

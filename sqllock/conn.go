@@ -30,37 +30,30 @@ type connection interface {
 // session's settings must be restored after the transaction.
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
 	s := &standard{release: func() {}}
-	switch db := db.(type) {
-	case connection: // the caller's own connection
-		if err := d.checkUnused(ctx, db); err != nil {
+	if conn, ok := db.(connection); ok { // the caller's own connection
+		if err := d.checkUnused(ctx, conn); err != nil {
 			return nil, err
 		}
-		s.conn = db
-	case interface {
-		Conn(ctx context.Context) (*sql.Conn, error)
-	}: // *sql.DB
-		if d != MySQL {
-			break
+		s.conn = conn
+	} else if d == MySQL {
+		if pool, ok := db.(interface {
+			Conn(ctx context.Context) (*sql.Conn, error)
+		}); ok { // *sql.DB
+			conn, err := pool.Conn(ctx)
+			if err != nil {
+				return nil, err
+			}
+			db, s.conn, s.release = conn, conn, func() { _ = conn.Close() }
+		} else { // the settings must be restored before the next use of the connection
+			ctx = context.WithoutCancel(ctx)
 		}
-		conn, err := db.Conn(ctx)
-		if err != nil {
-			return nil, err
-		}
-		s.conn, s.release = conn, func() { _ = conn.Close() }
 	}
-	var err error
-	switch {
-	case s.conn != nil:
-		s.Tx, err = s.conn.BeginTx(ctx, opts)
-	case d == MySQL: // the settings must be restored before the next use of the connection
-		s.Tx, err = db.BeginTx(context.WithoutCancel(ctx), opts)
-	default:
-		s.Tx, err = db.BeginTx(ctx, opts)
-	}
+	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
 		s.release()
 		return nil, err
 	}
+	s.Tx = tx
 	return s, nil
 }
 
@@ -99,11 +92,11 @@ type standard struct {
 	release func()     // returns conn to its pool
 	restore string     // restores the settings of conn's session; "": unchanged
 
-	use      sync.RWMutex // read-locked while a statement of the function runs
-	mu       sync.Mutex
-	openRows []*sql.Rows // the rows that the function may still read
-	openRow  bool        // the function may not have scanned its last Row yet
-	opaque   bool        // the function may use the transaction without this package noticing it
+	use     sync.RWMutex // read-locked while a statement of the function runs
+	mu      sync.Mutex
+	rows    *sql.Rows // the rows of the last statement, which the function may still read; may be nil
+	openRow bool      // the function may not have scanned its last Row yet
+	opaque  bool      // the function may use the transaction without this package noticing it
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
@@ -169,17 +162,14 @@ func (s *standard) restoreAndRelease() {
 	s.restore = ""
 }
 
-// track records that a statement has succeeded, so no Row of an earlier statement is open: drivers
-// refuse a statement while the connection is in use. rows are those of the statement, or nil; the
-// function may still read them. With openRow, the function may still scan a Row: database/sql does
-// not show when it has done so.
+// track records that a statement has succeeded, so no Row and no Rows of an earlier statement are
+// open: drivers of servers refuse a statement while the connection is in use, and SQLite gets no
+// pings. rows are those of the statement, or nil; the function may still read them. With openRow,
+// the function may still scan a Row: database/sql does not show when it has done so.
 func (s *standard) track(rows *sql.Rows, openRow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.openRow = openRow
-	if rows != nil {
-		s.openRows = append(stillOpen(s.openRows), rows)
-	}
+	s.rows, s.openRow = rows, openRow
 }
 
 // markOpaque records that the function may use the transaction without this package noticing it.
@@ -193,18 +183,11 @@ func (s *standard) markOpaque() {
 func (s *standard) inUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.openRows = stillOpen(s.openRows)
-	return s.opaque || s.openRow || len(s.openRows) > 0
-}
-
-// stillOpen returns the elements of the parameter all that are not closed.
-func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
-	for _, rows := range all {
-		if _, err := rows.Columns(); err == nil { // an error means that the rows are closed
-			open = append(open, rows)
-		}
+	if s.opaque || s.openRow || s.rows == nil {
+		return s.opaque || s.openRow
 	}
-	return open
+	_, err := s.rows.Columns() // an error means that the rows are closed
+	return err == nil
 }
 
 // errInUse: the connection is in use, or may be in use.

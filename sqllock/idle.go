@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,13 +56,6 @@ func (i *idleness) isExceeded() bool {
 	return i.exceeded || !i.lastUse.IsZero() && time.Since(i.lastUse) >= i.limit-idleRounding
 }
 
-// wasExceeded is isExceeded for a caller that does not hold i.mu.
-func (i *idleness) wasExceeded() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.isExceeded()
-}
-
 // millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
 	return int64(min((i.limit+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
@@ -78,7 +72,10 @@ const idleRounding = 50 * time.Millisecond
 // whether the idle time was longer than the limit. SQLite has no server that could end a
 // transaction.
 func (i *idleness) judge(err error) error {
-	lost := i.dialect != SQLite && isConnectionLost(err) && i.wasExceeded()
+	i.mu.Lock()
+	exceeded := i.isExceeded()
+	i.mu.Unlock()
+	lost := i.dialect != SQLite && isConnectionLost(err) && exceeded
 	if !lost && !i.dialect.isIdleness(err) {
 		return nil
 	}
@@ -152,11 +149,5 @@ func ping(ctx context.Context, p pinger) error {
 
 // deadline returns the time at which the first of the leases ends if no lease is renewed.
 func deadline(leases []*locker.Lease) time.Time {
-	first := leases[0].Expires()
-	for _, l := range leases[1:] {
-		if e := l.Expires(); e.Before(first) {
-			first = e
-		}
-	}
-	return first
+	return slices.MinFunc(leases, func(a, b *locker.Lease) int { return a.Expires().Compare(b.Expires()) }).Expires()
 }

@@ -3,21 +3,31 @@ package sqllock
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
-// leave runs the last statements before the COMMIT.
-func (a *attempt) leave(ctx context.Context) error {
+// leave runs the last statements before the COMMIT. Then it ends the bond between ctx and the
+// context of the transaction, by detach, and checks that margin is left of the leases.
+func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Duration) error {
 	if a.reads {
 		if err := a.checkUnwritten(ctx); err != nil {
 			return err
 		}
 	}
-	if a.proofRides() {
+	if !a.proofRides() {
+		if err := a.prove(ctx); err != nil {
+			return err
+		}
+	}
+	if !detach() { // the lease or the caller's context has ended
+		return context.Cause(ctx)
+	}
+	if a.reads {
 		return nil
 	}
-	return a.prove(ctx)
+	return a.checkTime(margin)
 }
 
 // proofRides reports whether the proof is sent together with COMMIT, in one round trip.

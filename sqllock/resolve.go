@@ -117,18 +117,12 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
 	for pause := range betweenTries {
-		if committed, err = a.recall(ctx, resource, id); err == nil {
-			return committed, nil
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return false, err
+		committed, err = a.recall(ctx, resource, id)
+		if err == nil || !sleep(ctx, pause, time.Hour) {
+			break
 		}
 	}
-	return false, err // never reached, because betweenTries has no end
+	return committed, err
 }
 
 // recall reports whether the operation id of resource was committed. It makes the result final by

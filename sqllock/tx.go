@@ -82,42 +82,38 @@ func (t *Tx) SQL() *sql.Tx {
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	defer t.enter()()
-	if err := t.endError(); err != nil {
-		return nil, err
-	}
-	r, err := t.std.ExecContext(ctx, query, args...)
-	if err == nil {
-		t.std.track(nil, false)
-	}
-	return r, t.watch(err)
+	return use(t, func() (sql.Result, error) {
+		r, err := t.std.ExecContext(ctx, query, args...)
+		if err == nil {
+			t.std.track(nil, false)
+		}
+		return r, err
+	})
 }
 
 // QueryContext runs a query.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	defer t.enter()()
-	if err := t.endError(); err != nil {
-		return nil, err
-	}
-	rows, err := t.std.QueryContext(ctx, query, args...)
-	if err == nil {
-		t.std.track(rows, false)
-	}
-	return rows, t.watch(err)
+	return use(t, func() (*sql.Rows, error) {
+		rows, err := t.std.QueryContext(ctx, query, args...)
+		if err == nil {
+			t.std.track(rows, false)
+		}
+		return rows, err
+	})
 }
 
 // QueryRowContext runs a query that returns at most one row. Its error is returned by Scan. Until
 // the next statement of this Tx, the idle limit does not follow the renewals: see [WithIdleLimit].
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	defer t.enter()()
-	if err := t.endError(); err != nil {
-		over, cancel := context.WithCancelCause(ctx)
-		cancel(err)
-		return t.std.QueryRowContext(over, query, args...) // a query that fails is the only way to return a Row with an error
-	}
-	row := t.std.QueryRowContext(ctx, query, args...)
-	if t.watch(row.Err()) == nil {
-		t.std.track(nil, true)
+	row, _ := use(t, func() (*sql.Row, error) {
+		row := t.std.QueryRowContext(ctx, query, args...)
+		if row.Err() == nil {
+			t.std.track(nil, true)
+		}
+		return row, row.Err()
+	})
+	if row == nil { // a query that fails is the only way to return a Row with an error
+		row = t.std.QueryRowContext(t.over(ctx), query, args...)
 	}
 	return row
 }
@@ -125,35 +121,43 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 // PrepareContext prepares a statement for use in this transaction. As after [Tx.SQL], the idle
 // limit no longer follows the renewals.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	defer t.enter()()
-	if err := t.endError(); err != nil {
-		return nil, err
-	}
-	t.std.markOpaque()
-	s, err := t.std.PrepareContext(ctx, query)
-	return s, t.watch(err)
+	return use(t, func() (*sql.Stmt, error) {
+		t.std.markOpaque()
+		return t.std.PrepareContext(ctx, query)
+	})
 }
 
 // StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
 // As after [Tx.SQL], the idle limit no longer follows the renewals.
 func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	defer t.enter()()
-	if err := t.endError(); err != nil {
-		over, cancel := context.WithCancelCause(ctx)
-		cancel(err)
-		return t.std.StmtContext(over, stmt) // a call that fails is the only way to return a Stmt with an error
+	s, _ := use(t, func() (*sql.Stmt, error) {
+		t.std.markOpaque()
+		return t.std.StmtContext(ctx, stmt), nil
+	})
+	if s == nil { // a call that fails is the only way to return a Stmt with an error
+		s = t.std.StmtContext(t.over(ctx), stmt)
 	}
-	t.std.markOpaque()
-	return t.std.StmtContext(ctx, stmt)
+	return s
 }
 
-// enter is called before a statement, and leave after the statement.
-func (t *Tx) enter() (leave func()) {
+// use runs a statement, unless an earlier statement has ended the transaction. No ping is sent
+// meanwhile.
+func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 	t.std.use.RLock()
-	return func() {
-		t.attempt.idle.touch()
-		t.std.use.RUnlock()
+	defer t.std.use.RUnlock()
+	defer t.attempt.idle.touch()
+	if err := t.endError(); err != nil {
+		return r, err
 	}
+	r, err = statement()
+	return r, t.watch(err)
+}
+
+// over returns a context that has ended with the error that has ended the transaction.
+func (t *Tx) over(ctx context.Context) context.Context {
+	over, cancel := context.WithCancelCause(ctx)
+	cancel(t.endError())
+	return over
 }
 
 // watch returns err. If err has ended the transaction, watch also remembers err.

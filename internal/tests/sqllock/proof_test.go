@@ -264,7 +264,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	}
 	db.checkBalance(t, 110)
 	if blocks != 1 {
-		t.Errorf("%d blocks were tried, want one: the pool remembers", blocks)
+		t.Errorf("%d blocks were tried, want one: the Handle remembers", blocks)
 	}
 	db.writeClaim(t, account.Key, 1<<61, "next")
 	store.Free(account.Key)

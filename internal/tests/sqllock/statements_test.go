@@ -26,14 +26,14 @@ func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T
 	db.SetMaxOpenConns(1)
 	l, _ := memory(t)
 	nothing := func(context.Context, *sqllock.Tx) error { return nil }
-	mariaDB := db.isMariaDB(t)
+	mariaDB, h := db.isMariaDB(t), handle(t, l, db)
 	for i, keys := range [][]locker.Rule{{{Key: "a"}}, {{Key: "a"}, {Key: "b"}, {Key: "c"}}} {
 		want := int64(4)
 		if !mariaDB {
 			want = int64(10 + 2*len(keys) + 1 - i)
 		}
 		before := db.questions(t)
-		if err := transactAll(t.Context(), l, db, keys, nothing); err != nil {
+		if err := h.DoAll(t.Context(), keys, nothing); err != nil {
 			t.Fatal(err)
 		}
 		if n := db.questions(t) - before - 1; n != want { // the 1 is the statement that the second call of questions sends
