@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,13 +52,15 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 			if err := d.examine(ctx, cs); err != nil {
 				return overdue(ctx, err)
 			}
-			if err := d.print(c.OutOrStdout(), asJSON); err != nil {
-				return err
+			if asJSON {
+				err = printJSON(c.OutOrStdout(), d.findings, func(f finding) finding { return f })
+			} else {
+				d.print(c.OutOrStdout())
 			}
-			if d.unfit() {
+			if err == nil && slices.ContainsFunc(d.findings, func(f finding) bool { return f.Level == bad }) {
 				return &exitError{code: exitFailed}
 			}
-			return nil
+			return err
 		},
 	}
 	f := c.Flags()
@@ -114,6 +117,20 @@ func (p *patient) report(l level, check, text, advice string) {
 // reportAll adds a finding about all servers together.
 func (d *doctor) reportAll(l level, check, text, advice string) {
 	d.findings = append(d.findings, finding{"all", l, check, text, advice})
+}
+
+// listed adds the finding that there are these keys, if there are any. text begins with their
+// number.
+func listed(report func(l level, check, text, advice string), l level, check string, keys []string, text, advice string) {
+	const most = 5 // the largest number of keys that are named
+	if len(keys) == 0 {
+		return
+	}
+	named, more := keys, ""
+	if len(keys) > most {
+		named, more = keys[:most], ", …"
+	}
+	report(l, check, fmt.Sprintf("%d %s: %s%s", len(keys), text, strings.Join(named, ", "), more), advice)
 }
 
 // examine looks at all servers. It returns an error when no server answers.
@@ -177,27 +194,10 @@ func address(c redis.UniversalClient) string {
 	return "server"
 }
 
-// unfit reports whether at least one finding is bad.
-func (d *doctor) unfit() bool {
-	for _, f := range d.findings {
-		if f.Level == bad {
-			return true
-		}
-	}
-	return false
-}
-
-// print writes each finding with its advice to w, as text or as JSON.
-func (d *doctor) print(w io.Writer, asJSON bool) error {
-	out := json.NewEncoder(w)
+// print writes each finding with its advice to w, as text.
+func (d *doctor) print(w io.Writer) {
 	server := ""
 	for _, f := range d.findings {
-		if asJSON {
-			if err := out.Encode(f); err != nil {
-				return err
-			}
-			continue
-		}
 		if f.Server != server {
 			server = f.Server
 			fmt.Fprintf(w, "%s\n", printable(server))
@@ -207,5 +207,4 @@ func (d *doctor) print(w io.Writer, asJSON bool) error {
 			fmt.Fprintf(w, "  %-4s  %-11s  → %s\n", "", "", printable(f.Advice))
 		}
 	}
-	return nil
 }

@@ -46,12 +46,8 @@ func (p *patient) leftovers(ctx context.Context) {
 			break
 		}
 	}
-	if len(eternal) > 0 {
-		p.report(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), firstFew(eternal)), "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
-	}
-	if len(ahead) > 0 {
-		p.report(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), firstFew(ahead)), "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
-	}
+	listed(p.report, bad, "keys", eternal, "keys of latchkit have no TTL", "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
+	listed(p.report, hint, "fences", ahead, "fence counters are ahead of the server's clock", "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
 	if len(eternal)+len(ahead) == 0 {
 		p.report(okay, "keys", "the keys that latchkit keeps beside the leases are in order", "")
 	}
@@ -112,15 +108,9 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 			dead = append(dead, lock.key)
 		}
 	}
-	if len(eternal) > 0 {
-		d.reportAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), firstFew(eternal)), "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
-	}
-	if len(stuck) > 0 {
-		d.reportAll(bad, "locks", fmt.Sprintf("%d keys that latchkit waits for are held by other programs, without a TTL: %s", len(stuck), firstFew(stuck)), "find the program; if it is gone, DEL the key")
-	}
-	if len(dead) > 0 {
-		d.reportAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), firstFew(dead)), "nothing to do: the next caller removes them, or they end within a minute")
-	}
+	listed(d.reportAll, bad, "locks", eternal, "leases have no TTL, so a crash of their holder locks them for ever", "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
+	listed(d.reportAll, bad, "locks", stuck, "keys that latchkit waits for are held by other programs, without a TTL", "find the program; if it is gone, DEL the key")
+	listed(d.reportAll, hint, "locks", dead, "queues have only waiters whose processes are gone", "nothing to do: the next caller removes them, or they end within a minute")
 	if len(eternal)+len(stuck)+len(dead) == 0 {
 		d.reportAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
 	}
@@ -129,15 +119,7 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 // abandoned reports whether key has waiters, and the processes of all these waiters are gone.
 func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key string) bool {
 	queue, err := engine.Queue(ctx, key)
-	if err != nil {
-		return false
-	}
-	for _, w := range queue {
-		if !w.Gone {
-			return false
-		}
-	}
-	return len(queue) > 0
+	return err == nil && len(queue) > 0 && !slices.ContainsFunc(queue, func(w locker.Waiter) bool { return !w.Gone })
 }
 
 // votes reports which nodes of a quorum vote. If none of the servers is marked as a node yet,
@@ -171,6 +153,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	nodes, err := l.Nodes(ctx)
 	// The first call of Nodes may return before a slow node has answered, and then the node's
 	// state is unknown. So this loop calls Nodes again.
+	unknown := func(n store.Node) bool { return n.State == store.NodeUnknown }
 	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
 		nodes, err = l.Nodes(ctx)
 	}
@@ -199,9 +182,6 @@ func remedy(err error, rights string) string {
 	return "repair what else is bad here, then call doctor again"
 }
 
-// unknown reports whether the state of the node n is not known yet.
-func unknown(n store.Node) bool { return n.State == store.NodeUnknown }
-
 // marked reports whether a server has the marker of a quorum's node.
 func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {
 	if _, ok := c.(*redis.ClusterClient); ok {
@@ -211,13 +191,4 @@ func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, err
 	defer cancel()
 	n, err := c.Exists(ctx, withoutTTL[1]).Result()
 	return n > 0, err
-}
-
-// firstFew returns the first five of the keys, as text.
-func firstFew(keys []string) string {
-	const most = 5
-	if len(keys) > most {
-		return strings.Join(keys[:most], ", ") + ", …"
-	}
-	return strings.Join(keys, ", ")
 }

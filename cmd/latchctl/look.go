@@ -45,6 +45,22 @@ type looker struct {
 	permits *locker.Engine
 	// how far the server's clock, by which Info.Since was set, is ahead of this machine's clock
 	clockOffset time.Duration
+	clients     clients // closed with the looker; nil: another function closes the clients
+}
+
+// look connects to the servers, and returns a looker.
+func (s *servers) look(ctx context.Context) (*looker, error) {
+	cs, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := cs.look(ctx)
+	if err != nil {
+		cs.Close()
+		return nil, err
+	}
+	l.clients = cs
+	return l, nil
 }
 
 // look returns a looker that uses these clients.
@@ -83,6 +99,7 @@ func (l *looker) close() {
 	if l.permits != nil {
 		closeWithin(l.permits, time.Second)
 	}
+	l.clients.Close()
 }
 
 // inspect returns the state of one key.

@@ -57,7 +57,7 @@ the server, in small steps that do not block it (SCAN).`,
 				}
 				slices.SortStableFunc(locks, less)
 				if asJSON {
-					return listJSON(c.OutOrStdout(), locks)
+					return printJSON(c.OutOrStdout(), locks, lock.json)
 				}
 				return listTable(c.OutOrStdout(), locks)
 			})
@@ -74,12 +74,7 @@ func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	ctx, cancel := s.bound(c.Context())
 	defer cancel()
 	c.SetContext(ctx)
-	cs, err := s.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer cs.Close()
-	l, err := cs.look(ctx)
+	l, err := s.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -143,10 +138,11 @@ func (l lock) json() lockJSON {
 	return j
 }
 
-func listJSON(w io.Writer, locks []lock) error {
+// printJSON prints a JSON object for each value, one on a line.
+func printJSON[T, J any](w io.Writer, values []T, object func(T) J) error {
 	out := json.NewEncoder(w)
-	for _, l := range locks {
-		if err := out.Encode(l.json()); err != nil {
+	for _, v := range values {
+		if err := out.Encode(object(v)); err != nil {
 			return err
 		}
 	}

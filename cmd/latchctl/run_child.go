@@ -76,7 +76,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 			group.terminate()
 			late, deadline = time.After(r.grace), time.Now().Add(r.grace)
 		case <-late:
-			group.kill()
+			group.send(syscall.SIGKILL)
 		}
 	}
 }
@@ -95,32 +95,30 @@ type family struct {
 // SIGQUIT, because the terminal itself sends them to the command when the user presses Ctrl-C
 // or Ctrl-\.
 func (f family) forward(s syscall.Signal) {
-	if !f.shared {
-		_ = syscall.Kill(-f.pid, s)
-	} else if s != syscall.SIGINT && s != syscall.SIGQUIT {
+	if !f.shared || s != syscall.SIGINT && s != syscall.SIGQUIT {
+		f.send(s)
+	}
+}
+
+// send sends s to all processes of the group. At a terminal it sends s to the command only, because
+// latchctl is in the same group.
+func (f family) send(s syscall.Signal) {
+	if f.shared {
 		_ = syscall.Kill(f.pid, s)
+	} else {
+		_ = syscall.Kill(-f.pid, s)
 	}
 }
 
 // terminate sends SIGTERM and SIGCONT to all processes of the group. A stopped process handles
 // SIGTERM only when SIGCONT lets it continue. latchctl itself ignores this SIGTERM.
 func (f family) terminate() {
-	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
-		if f.shared {
-			_ = syscall.Kill(0, s)
-		} else {
-			_ = syscall.Kill(-f.pid, s)
-		}
-	}
-}
-
-// kill kills all processes of the group. At a terminal it kills only the command, because latchctl
-// is in the same group.
-func (f family) kill() {
+	group := -f.pid
 	if f.shared {
-		_ = syscall.Kill(f.pid, syscall.SIGKILL)
-	} else {
-		_ = syscall.Kill(-f.pid, syscall.SIGKILL)
+		group = 0 // latchctl's own group
+	}
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
+		_ = syscall.Kill(group, s)
 	}
 }
 
@@ -133,7 +131,7 @@ func (f family) outlive(late time.Time) {
 	defer poll.Stop()
 	for !f.shared && syscall.Kill(-f.pid, 0) == nil {
 		if time.Now().After(late) {
-			f.kill()
+			f.send(syscall.SIGKILL)
 			return
 		}
 		<-poll.C

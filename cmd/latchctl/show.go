@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"text/tabwriter"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func newShow(to *servers) *cobra.Command {
@@ -111,51 +110,46 @@ func showJSON(out io.Writer, l lock, waiters []waiter) error {
 }
 
 func showText(out io.Writer, l lock, waiters []waiter) error {
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(what, is string) { fmt.Fprintf(table, "%s\t%s\n", what, is) }
-	line("key", printable(l.key))
-	line("state", l.explain())
+	facts := [][]string{{"key", printable(l.key)}, {"state", l.explain()}}
 	if l.Held && len(l.Permits) == 0 {
 		if !l.Since.IsZero() {
-			line("since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age)))
+			facts = append(facts, []string{"since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age))})
 		}
-		line("left", l.remaining()+", unless it is renewed")
-		line("fence", l.fence())
-		line("holder", orDash(printable(l.Metadata)))
+		facts = append(facts, []string{"left", l.remaining() + ", unless it is renewed"}, []string{"fence", l.fence()},
+			[]string{"holder", orDash(printable(l.Metadata))})
 	}
-	line("waiters", strconv.Itoa(l.Waiters))
-	if err := table.Flush(); err != nil {
-		return err
+	tables := []string{grid(append(facts, []string{"waiters", strconv.Itoa(l.Waiters)}))}
+	readers := [][]string{{"READER", "PROCESS", "LEFT"}}
+	for i, r := range l.Reading {
+		readers = append(readers, []string{strconv.Itoa(i + 1), processText(r.Process), span(r.Left)})
 	}
-	if err := showReaders(out, l.Reading); err != nil {
-		return err
+	permits := [][]string{{"FENCE", "UNITS", "LEFT", "HOLDER"}}
+	for _, p := range l.Permits {
+		permits = append(permits, []string{strconv.FormatUint(p.Fence, 10), strconv.Itoa(p.Weight), span(p.Left), orDash(printable(p.Metadata))})
 	}
-	if len(l.Permits) > 0 {
-		fmt.Fprintln(out)
-		fmt.Fprintln(table, "FENCE\tUNITS\tLEFT\tHOLDER")
-		for _, p := range l.Permits {
-			fmt.Fprintf(table, "%d\t%d\t%s\t%s\n", p.Fence, p.Weight, span(p.Left), orDash(printable(p.Metadata)))
-		}
-		if err := table.Flush(); err != nil {
-			return err
-		}
-	}
-	if len(waiters) == 0 {
-		return nil
-	}
-	fmt.Fprintln(out)
-	fmt.Fprintln(table, "#\tWAITS\tMODE\tPROCESS\tSTATE\tWAITER")
+	queue := [][]string{{"#", "WAITS", "MODE", "PROCESS", "STATE", "WAITER"}}
 	for i, w := range waiters {
-		since, process := "-", "-"
+		since := "-"
 		if !w.Since.IsZero() {
 			since = span(w.age)
 		}
-		if w.Process > 0 {
-			process = strconv.Itoa(w.Process)
-		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\n", i+1, since, w.mode(), process, w.state(), orDash(printable(w.Metadata)))
+		queue = append(queue, []string{strconv.Itoa(i + 1), since, w.mode(), processText(w.Process), w.state(), orDash(printable(w.Metadata))})
 	}
-	return table.Flush()
+	for _, rows := range [][][]string{readers, permits, queue} {
+		if len(rows) > 1 {
+			tables = append(tables, grid(rows))
+		}
+	}
+	_, err := io.WriteString(out, strings.Join(tables, "\n"))
+	return err
+}
+
+// processText returns the number of a process, or "-" if the process is not known.
+func processText(process int) string {
+	if process == 0 {
+		return "-"
+	}
+	return strconv.Itoa(process)
 }
 
 // explain describes the state of a lock in a sentence.
@@ -174,24 +168,6 @@ func (l lock) explain() string {
 	default:
 		return state + ": one caller holds it"
 	}
-}
-
-// showReaders prints the leases that share a key.
-func showReaders(out io.Writer, readers []store.Reader) error {
-	if len(readers) == 0 {
-		return nil
-	}
-	fmt.Fprintln(out)
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "READER\tPROCESS\tLEFT")
-	for i, r := range readers {
-		process := "-"
-		if r.Process > 0 {
-			process = strconv.Itoa(r.Process)
-		}
-		fmt.Fprintf(table, "%d\t%s\t%s\n", i+1, process, span(r.Left))
-	}
-	return table.Flush()
 }
 
 func orDash(text string) string {

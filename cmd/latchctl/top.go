@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -42,12 +43,7 @@ look reads all keys of the server in small steps, so give a large server a large
 			}
 			ctx, cancel := to.bound(c.Context())
 			defer cancel()
-			cs, err := to.connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer cs.Close()
-			l, err := cs.look(ctx)
+			l, err := to.look(ctx)
 			if err != nil {
 				return err
 			}
@@ -120,15 +116,8 @@ func (w topModel) key(name string) (tea.Model, tea.Cmd) {
 	switch name {
 	case "q", "ctrl+c", "esc":
 		return w, tea.Quit
-	case "w":
-		w.order = "waiters"
-	case "a":
-		w.order = "age"
-	case "l":
-		w.order = "left"
-	case "k":
-		w.order = "key"
 	}
+	w.order = cmp.Or(map[string]string{"w": "waiters", "a": "age", "l": "left", "k": "key"}[name], w.order)
 	return w, nil
 }
 
