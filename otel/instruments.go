@@ -21,52 +21,35 @@ type instruments struct {
 
 // newInstruments makes all instruments with m.
 func newInstruments(m metric.Meter) (instruments, error) {
-	b := builder{meter: m}
-	return instruments{
-		acquire: b.seconds(acquireDuration, acquireBounds), wait: b.seconds(waitDuration, acquireBounds),
-		hold: b.seconds(holdDuration, holdBounds), release: b.seconds(releaseDuration, releaseBounds),
-		margin: b.seconds(renewalMargin, marginBounds), queue: b.sizes(queueLength, queueBounds),
-		leasesHeld: b.gauge(heldActive), waiting: b.gauge(waiterActive), nodesOut: b.gauge(nodesOut),
-		handoffs: b.counter(handoffs), renewals: b.counter(renewals), losses: b.counter(losses),
-		rejections: b.counter(fenceRejections), regressions: b.counter(fenceRegressions),
-		requests: b.counter(requests), replays: b.counter(replays), commits: b.counter(commits), ticks: b.counter(ticks),
-	}, b.err
-}
-
-// builder makes instruments with meter, and collects the errors of the MeterProvider in err.
-type builder struct {
-	meter metric.Meter
-	err   error
-}
-
-func (b *builder) seconds(d description, bounds []float64) metric.Float64Histogram {
-	h, err := b.meter.Float64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.text), metric.WithExplicitBucketBoundaries(bounds...))
-	b.note(d, err)
-	return h
-}
-
-func (b *builder) sizes(d description, bounds []float64) metric.Int64Histogram {
-	h, err := b.meter.Int64Histogram(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.text), metric.WithExplicitBucketBoundaries(bounds...))
-	b.note(d, err)
-	return h
-}
-
-func (b *builder) gauge(d description) metric.Int64UpDownCounter {
-	c, err := b.meter.Int64UpDownCounter(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.text))
-	b.note(d, err)
-	return c
-}
-
-func (b *builder) counter(d description) metric.Int64Counter {
-	c, err := b.meter.Int64Counter(d.name, metric.WithUnit(d.unit), metric.WithDescription(d.text))
-	b.note(d, err)
-	return c
-}
-
-func (b *builder) note(d description, err error) {
-	if err != nil {
-		b.err = errors.Join(b.err, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", d.name, err))
+	var err error
+	seconds, counter := m.Float64Histogram, m.Int64Counter
+	i := instruments{
+		acquire: instrument(&err, seconds, acquireDuration), wait: instrument(&err, seconds, waitDuration),
+		hold: instrument(&err, seconds, holdDuration), release: instrument(&err, seconds, releaseDuration),
+		margin: instrument(&err, seconds, renewalMargin), queue: instrument(&err, m.Int64Histogram, queueLength),
+		leasesHeld: instrument(&err, m.Int64UpDownCounter, heldActive), waiting: instrument(&err, m.Int64UpDownCounter, waiterActive),
+		nodesOut: instrument(&err, m.Int64UpDownCounter, nodesOut),
+		handoffs: instrument(&err, counter, handoffs), renewals: instrument(&err, counter, renewals), losses: instrument(&err, counter, losses),
+		rejections: instrument(&err, counter, fenceRejections), regressions: instrument(&err, counter, fenceRegressions),
+		requests: instrument(&err, counter, requests), replays: instrument(&err, counter, replays),
+		commits: instrument(&err, counter, commits), ticks: instrument(&err, counter, ticks),
 	}
+	return i, err
+}
+
+// instrument makes the instrument that d describes. It adds an error of the MeterProvider to errs.
+func instrument[I, O any](errs *error, create func(string, ...O) (I, error), d description) I {
+	var options []O
+	for _, option := range [...]any{metric.WithUnit(d.unit), metric.WithDescription(d.text), metric.WithExplicitBucketBoundaries(d.bounds...)} {
+		if o, ok := option.(O); ok { // only histograms have boundaries
+			options = append(options, o)
+		}
+	}
+	i, err := create(d.name, options...)
+	if err != nil {
+		*errs = errors.Join(*errs, fmt.Errorf("otellock: the MeterProvider refuses %s: %w", d.name, err))
+	}
+	return i
 }
 
 // enabled is an instrument that can report whether its measurements are read.

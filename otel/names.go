@@ -75,35 +75,39 @@ const (
 	roleReleasedBy = "released_by" // the holder whose release ended the wait
 )
 
-// description describes an instrument: its name, its unit and what it measures.
-type description struct{ name, unit, text string }
+// description describes an instrument: its name, its unit, what it measures, and the bucket
+// boundaries of a histogram.
+type description struct {
+	name, unit, text string
+	bounds           []float64
+}
 
 // The instruments.
 var (
 	acquireDuration = description{"latchkit.lock.acquire.duration", "s",
-		"How long acquires took, from the call to the grant or the refusal, the wait included."}
+		"How long acquires took, from the call to the grant or the refusal, the wait included.", acquireBounds}
 	waitDuration = description{"latchkit.lock.wait.duration", "s",
-		"How long acquires waited for other holders. Acquires that met no holder are not counted."}
-	holdDuration    = description{"latchkit.lock.hold.duration", "s", "How long leases were held."}
-	releaseDuration = description{"latchkit.lock.release.duration", "s", "How long releases took."}
-	heldActive      = description{"latchkit.lock.held.active", "{lock}", "Leases that this process uses now."}
-	waiterActive    = description{"latchkit.lock.waiter.active", "{waiter}", "Callers of this process that wait for a lock now."}
+		"How long acquires waited for other holders. Acquires that met no holder are not counted.", acquireBounds}
+	holdDuration    = description{"latchkit.lock.hold.duration", "s", "How long leases were held.", holdBounds}
+	releaseDuration = description{"latchkit.lock.release.duration", "s", "How long releases took.", releaseBounds}
+	heldActive      = description{"latchkit.lock.held.active", "{lock}", "Leases that this process uses now.", nil}
+	waiterActive    = description{"latchkit.lock.waiter.active", "{waiter}", "Callers of this process that wait for a lock now.", nil}
 	queueLength     = description{"latchkit.lock.queue.length", "{waiter}",
-		"The place in the server's queue at which a wait began. 1 is the head."}
-	handoffs        = description{"latchkit.lock.handoffs", "{handoff}", "Leases that a release handed to a waiter, without another call of the waiter."}
-	renewals        = description{"latchkit.lock.renewals", "{renewal}", "Renewals, also those that failed and were repeated."}
-	renewalMargin   = description{"latchkit.lock.renewal.margin", "s", "How much of the lease was left when a renewal was confirmed."}
-	losses          = description{"latchkit.lock.losses", "{lock}", "Leases that ended without a release, by cause."}
+		"The place in the server's queue at which a wait began. 1 is the head.", queueBounds}
+	handoffs        = description{"latchkit.lock.handoffs", "{handoff}", "Leases that a release handed to a waiter, without another call of the waiter.", nil}
+	renewals        = description{"latchkit.lock.renewals", "{renewal}", "Renewals, also those that failed and were repeated.", nil}
+	renewalMargin   = description{"latchkit.lock.renewal.margin", "s", "How much of the lease was left when a renewal was confirmed.", marginBounds}
+	losses          = description{"latchkit.lock.losses", "{lock}", "Leases that ended without a release, by cause.", nil}
 	fenceRejections = description{"latchkit.lock.fence.rejections", "{rejection}",
-		"Transactions that the database refused because a newer holder has claimed the resource."}
+		"Transactions that the database refused because a newer holder has claimed the resource.", nil}
 	fenceRegressions = description{"latchkit.lock.fence.regressions", "{regression}",
-		"Transactions that were refused because the fence is smaller than the fence in the database: the lock server has lost its counter."}
+		"Transactions that were refused because the fence is smaller than the fence in the database: the lock server has lost its counter.", nil}
 	requests = description{"latchkit.lock.requests", "{request}",
-		"Requests that adapters guarded, by outcome. A request that lost its lock counts twice."}
-	replays  = description{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer."}
-	commits  = description{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by outcome."}
-	ticks    = description{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by outcome."}
-	nodesOut = description{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
+		"Requests that adapters guarded, by outcome. A request that lost its lock counts twice.", nil}
+	replays  = description{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer.", nil}
+	commits  = description{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by outcome.", nil}
+	ticks    = description{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by outcome.", nil}
+	nodesOut = description{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them.", nil}
 )
 
 // These are the bucket boundaries of the histograms.

@@ -2,6 +2,7 @@ package otellock
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -62,7 +63,7 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 	all := series{mode: modeTexts[p.mode], result: out.Result, kind: kind}
 	switch p.op {
 	case locker.OpAcquire:
-		all.contended = answerTo(out.Waited > 0 || out.Result == locker.ResultBusy || out.Result == locker.ResultTooManyWaiters)
+		all.contended = strconv.FormatBool(out.Waited > 0 || out.Result == locker.ResultBusy || out.Result == locker.ResultTooManyWaiters)
 		o.acquire.Record(p.ctx, took, p.usualOptions(all).record...)
 		if out.Waited > 0 && p.rule.Wait != locker.NoWait {
 			o.wait.Record(p.ctx, out.Waited.Seconds(), p.optionsFor(series{mode: all.mode, result: out.Result}).record...)

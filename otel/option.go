@@ -37,35 +37,29 @@ type config struct {
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{tracers: otel.GetTracerProvider(), meters: otel.GetMeterProvider(), links: true, salt: []byte(rand.Text())}
+	c := config{links: true, salt: []byte(rand.Text())}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("otellock: option %d is nil; leave it out instead", i+1)
 		}
 		o(&c)
 	}
+	if c.tracers == nil {
+		c.tracers = otel.GetTracerProvider()
+	}
+	if c.meters == nil {
+		c.meters = otel.GetMeterProvider()
+	}
 	return c, c.refused
 }
 
 // WithTracerProvider sets the provider that makes the spans. Default, also for nil:
 // otel.GetTracerProvider.
-func WithTracerProvider(p trace.TracerProvider) Option {
-	return func(c *config) {
-		if p != nil {
-			c.tracers = p
-		}
-	}
-}
+func WithTracerProvider(p trace.TracerProvider) Option { return func(c *config) { c.tracers = p } }
 
 // WithMeterProvider sets the provider that makes the instruments. Default, also for nil:
 // otel.GetMeterProvider.
-func WithMeterProvider(p metric.MeterProvider) Option {
-	return func(c *config) {
-		if p != nil {
-			c.meters = p
-		}
-	}
-}
+func WithMeterProvider(p metric.MeterProvider) Option { return func(c *config) { c.meters = p } }
 
 // WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: no such span, and
 // the work's spans are children of the caller's span.

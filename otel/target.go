@@ -83,7 +83,7 @@ type target struct {
 // value makes no attribute.
 type series struct {
 	mode      modeText
-	contended answer
+	contended string // true or false
 	result    locker.Result
 	kind      string // the kind of an error
 	cause     locker.LossCause
@@ -94,22 +94,6 @@ type series struct {
 type modeText string
 
 var modeTexts = [2]modeText{modeText(locker.Exclusive.String()), modeText(locker.Shared.String())}
-
-// answer is the value of an attribute that is true, false or missing.
-type answer uint8
-
-const (
-	unasked answer = iota
-	no
-	yes
-)
-
-func answerTo(question bool) answer {
-	if question {
-		return yes
-	}
-	return no
-}
 
 // measurement has the options of one series, for each kind of instrument. The options are made
 // once, and used for all later measurements of the series.
@@ -173,8 +157,8 @@ func (t *target) make(s series) *measurement {
 			attrs = append(attrs, attribute.String(a.key, a.value))
 		}
 	}
-	if s.contended != unasked {
-		attrs = append(attrs, attribute.Bool(contendedKey, s.contended == yes))
+	if s.contended != "" {
+		attrs = append(attrs, attribute.Bool(contendedKey, s.contended == "true"))
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(attrs...))
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}

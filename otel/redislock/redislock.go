@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -142,25 +143,22 @@ func (c *refusalCounter) outcome(err error, rule locker.Rule) locker.Outcome {
 }
 
 func (c *refusalCounter) result(err error, rule locker.Rule) locker.Outcome {
-	waited := c.refused > 0
+	busy := errors.Is(err, redislock.ErrNotObtained)
 	switch {
 	case err == nil:
 		return locker.Outcome{Result: locker.ResultAcquired, Calls: c.refused + 1}
-	case errors.Is(err, redislock.ErrNotObtained) && rule.Wait == locker.NoWait:
-		return locker.Outcome{Result: locker.ResultBusy, Err: busyError(err), Calls: c.refused}
-	case errors.Is(err, redislock.ErrNotObtained):
-		return locker.Outcome{Result: locker.ResultTimeout, Err: busyError(err), Calls: c.refused}
-	case waited && errors.Is(err, context.DeadlineExceeded):
-		return locker.Outcome{Result: locker.ResultTimeout, Err: busyError(err), Calls: c.refused}
+	case busy && rule.Wait == locker.NoWait:
+		return locker.Outcome{Result: locker.ResultBusy, Err: joined(locker.ErrBusy, err), Calls: c.refused}
+	case busy, c.refused > 0 && errors.Is(err, context.DeadlineExceeded):
+		return locker.Outcome{Result: locker.ResultTimeout, Err: joined(locker.ErrBusy, err), Calls: c.refused}
 	case errors.Is(err, context.Canceled):
 		return locker.Outcome{Result: locker.ResultCanceled, Err: err, Calls: c.refused}
 	}
-	return locker.Outcome{Result: locker.ResultUnavailable, Err: unavailableError(err), Calls: c.refused + 1}
+	return locker.Outcome{Result: locker.ResultUnavailable, Err: joined(locker.ErrUnavailable, err), Calls: c.refused + 1}
 }
 
-func busyError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrBusy, err) }
-func lostError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrLost, err) }
-func unavailableError(err error) error { return fmt.Errorf("%w: %w", locker.ErrUnavailable, err) }
+// joined returns the error kind of package locker, with err as its reason.
+func joined(kind, err error) error { return fmt.Errorf("%w: %w", kind, err) }
 
 // Lock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are
 // redislock's own.
@@ -173,22 +171,13 @@ type Lock struct {
 	endHold func(locker.Outcome)
 	endOnce sync.Once // calls endHold
 
-	mu     sync.Mutex
-	expiry time.Time // the lock lasts at least until then, by the local clock
+	expiry atomic.Pointer[time.Time] // the lock lasts at least until then, by the local clock
 }
 
 // setExpiry records that the lock lasts for ttl from the time sent, at which the call was sent.
 func (l *Lock) setExpiry(sent time.Time, ttl time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.expiry = sent.Add(ttl)
-}
-
-// remaining returns how long the lock still lasts, at least.
-func (l *Lock) remaining() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Until(l.expiry)
+	expiry := sent.Add(ttl)
+	l.expiry.Store(&expiry)
 }
 
 // Obtain calls Obtain of the client that obtained this lock. A redislock.Lock has this method too.
@@ -202,7 +191,7 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Op
 	asked := time.Now()
 	err := l.Lock.Refresh(ctx, ttl, opt)
 	out := l.outcome(locker.ResultExtended, redislock.ErrNotObtained, err)
-	l.client.observer.Renewed(l.holdCtx, l.rule, locker.RenewalEvent{Margin: l.remaining(), TTL: l.rule.TTL, Err: out.Err})
+	l.client.observer.Renewed(l.holdCtx, l.rule, locker.RenewalEvent{Margin: time.Until(*l.expiry.Load()), TTL: l.rule.TTL, Err: out.Err})
 	if err == nil {
 		l.setExpiry(asked, ttl)
 	}
@@ -231,13 +220,13 @@ func (l *Lock) outcome(success locker.Result, notHeld, err error) locker.Outcome
 	switch {
 	case err == nil:
 	case errors.Is(err, notHeld):
-		out.Result, out.Err = locker.ResultLost, lostError(err)
+		out.Result, out.Err = locker.ResultLost, joined(locker.ErrLost, err)
 		out.Cause = locker.LossTaken
 		l.endOnce.Do(func() { l.endHold(out) })
 	case errors.Is(err, context.Canceled):
 		out.Result, out.Err = locker.ResultCanceled, err
 	default:
-		out.Result, out.Err = locker.ResultUnavailable, unavailableError(err)
+		out.Result, out.Err = locker.ResultUnavailable, joined(locker.ErrUnavailable, err)
 	}
 	return out
 }
