@@ -22,14 +22,14 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(3 * time.Second) // the waiter asked after 1 s, and will ask again 7 s from now
-		ps[2].Deafen(true)
+		ps[2].Disturb(lockertest.EventFaults{Deaf: true})
 		release(t, first)
 		release(t, second.awaitGrant(0))
 		third.checkWaiting()
 		if store.Len() != 0 || store.Queued() != 0 {
 			t.Fatal("positive control: the server believes in the waiter")
 		}
-		ps[2].Deafen(false)
+		ps[2].Disturb(lockertest.EventFaults{})
 		release(t, third.awaitGrant(0))
 		nothingLeft(t, store)
 	})
@@ -45,11 +45,11 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		store.Fail(locker.OpAcquire, errors.New("reset"))
-		ps[1].Deafen(true)
+		ps[1].Disturb(lockertest.EventFaults{Deaf: true})
 		store.StepClock(60 * time.Millisecond)
-		ps[1].Deafen(false)
+		ps[1].Disturb(lockertest.EventFaults{})
 		synctest.Wait()
-		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock, the grant seems 20 ms old
+		ps[1].Disturb(lockertest.EventFaults{Delay: 80 * time.Millisecond}) // by the old clock, the grant seems 20 ms old
 		release(t, first)
 		<-time.After(81 * time.Millisecond)
 		store.Fail(locker.OpAcquire, nil)
@@ -76,7 +76,7 @@ func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 		store.DelayReplies(locker.OpAcquire, 80*time.Millisecond)
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		<-time.After(200 * time.Millisecond)
-		ps[1].DelayEvents(90 * time.Millisecond)
+		ps[1].Disturb(lockertest.EventFaults{Delay: 90 * time.Millisecond})
 		release(t, first)
 		calls := store.Calls(locker.OpAcquire)
 		lease := second.awaitGrant(90 * time.Millisecond)

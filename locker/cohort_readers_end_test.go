@@ -159,7 +159,7 @@ func TestAReaderThatGivesUpWhileItIsLetIn(t *testing.T) {
 		ls, ps := processes(t, store, 2)
 		w := acquire(t, ls[0], writing)
 		leader, follower := startWaiting(t, ls[1], reading), startWaiting(t, ls[1], reading)
-		ps[1].DelayEvents(50 * time.Millisecond)
+		ps[1].Disturb(lockertest.EventFaults{Delay: 50 * time.Millisecond})
 		release(t, w)
 		leader.cancel()
 		follower.cancel()

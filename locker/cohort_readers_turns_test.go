@@ -57,12 +57,12 @@ func TestReadersStarveNoWriter(t *testing.T) {
 		limit   time.Duration
 	}{
 		"all is well":             {func(*lockertest.Process) {}, 10 * time.Millisecond},
-		"the message comes late":  {func(p *lockertest.Process) { p.DelayEvents(50 * time.Millisecond) }, 70 * time.Millisecond},
-		"the message is lost":     {func(p *lockertest.Process) { p.LoseEvents(1) }, 1300 * time.Millisecond},
-		"the process is not told": {func(p *lockertest.Process) { p.Deafen(true) }, 11*time.Second + 20*time.Millisecond},
+		"the message comes late":  {func(p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Delay: 50 * time.Millisecond}) }, 70 * time.Millisecond},
+		"the message is lost":     {func(p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Lose: 1}) }, 1300 * time.Millisecond},
+		"the process is not told": {func(p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Deaf: true}) }, 11*time.Second + 20*time.Millisecond},
 		"the process subscribes afresh": {func(p *lockertest.Process) {
-			p.Deafen(true)
-			time.AfterFunc(100*time.Millisecond, func() { p.Deafen(false) })
+			p.Disturb(lockertest.EventFaults{Deaf: true})
+			time.AfterFunc(100*time.Millisecond, func() { p.Disturb(lockertest.EventFaults{}) })
 		}, 120 * time.Millisecond},
 		"the process may not have an inbox": {nil, 1200 * time.Millisecond},
 	} {
@@ -71,7 +71,7 @@ func TestReadersStarveNoWriter(t *testing.T) {
 				ls, ps := processes(t, backend, 2)
 				if tc.prepare == nil {
 					unsubscribed := backend.NewProcess()
-					unsubscribed.FailOpen(&store.Refusal{Err: errors.New("NOPERM")})
+					unsubscribed.Disturb(lockertest.EventFaults{Refusal: &store.Refusal{Err: errors.New("NOPERM")}})
 					ls[0], ps[0] = lockertest.NewLocker(t, unsubscribed), unsubscribed
 				}
 				stop := startReaders(t, ls[0])

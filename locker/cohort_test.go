@@ -218,7 +218,7 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	})
 	t.Run("after a streak, without messages of grants", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
-			store.FailOpen(errors.New("NOPERM"))
+			store.Disturb(lockertest.EventFaults{Refusal: errors.New("NOPERM")})
 			l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			ws := crowd(t, l, locker.Rule{Key: "a", TTL: time.Second}, 2)

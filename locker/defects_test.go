@@ -199,7 +199,7 @@ func (h hung) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
 
 func (h hung) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	<-h.released
-	return h.Process.AcquireAll(context.Background(), cs)
+	return h.Process.Capabilities().AcquireAll(context.Background(), cs)
 }
 
 // A user's Store hung and ignored its context. A caller without a deadline waited for this Store

@@ -20,7 +20,7 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
-		ps[1].DelayEvents(20 * time.Millisecond)
+		ps[1].Disturb(lockertest.EventFaults{Delay: 20 * time.Millisecond})
 		release(t, first)
 		second.cancel() // the waiter gives up while the grant is on its way
 		<-second.ended
@@ -135,19 +135,19 @@ func TestNobodyIsStuck(t *testing.T) {
 				p := ps[i%len(ps)]
 				switch i % 7 {
 				case 0:
-					p.Deafen(true)
+					p.Disturb(lockertest.EventFaults{Deaf: true})
 				case 1:
-					p.LoseEvents(3)
+					p.Disturb(lockertest.EventFaults{Lose: 3, Delay: 50 * time.Millisecond})
 				case 2:
-					p.DelayEvents(time.Duration(i%300) * time.Millisecond)
+					p.Disturb(lockertest.EventFaults{Delay: time.Duration(i%300) * time.Millisecond})
 				case 3:
-					p.RepeatEvents(i%2 == 0)
+					p.Disturb(lockertest.EventFaults{Repeat: i%2 == 0})
 				case 4:
 					store.LoseReplies(locker.OpAcquire, 2)
 				case 5:
 					store.LoseReplies(locker.OpRelease, 2)
 				case 6:
-					p.DelayEvents(0)
+					p.Disturb(lockertest.EventFaults{})
 				}
 			}
 		})

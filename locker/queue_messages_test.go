@@ -19,14 +19,18 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 		limit time.Duration
 		asks  int // the expected number of acquires after the release; -1: any number
 	}{
-		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
-		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
-		"lost":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.LoseEvents(1) }, 1300 * time.Millisecond, -1},
-		"repeated":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.RepeatEvents(true) }, 0, 0},
+		"late": {func(_ *lockertest.Memory, p *lockertest.Process) {
+			p.Disturb(lockertest.EventFaults{Delay: 150 * time.Millisecond})
+		}, 150 * time.Millisecond, 1},
+		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) {
+			p.Disturb(lockertest.EventFaults{Delay: 3 * time.Second})
+		}, 2 * time.Second, -1},
+		"lost":     {func(_ *lockertest.Memory, p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Lose: 1}) }, 1300 * time.Millisecond, -1},
+		"repeated": {func(_ *lockertest.Memory, p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Repeat: true}) }, 0, 0},
 		"before the reply": {func(m *lockertest.Memory, _ *lockertest.Process) {
 			m.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
 		}, 100 * time.Millisecond, -1},
-		"deaf":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.Deafen(true) }, 1300 * time.Millisecond, -1},
+		"deaf":         {func(_ *lockertest.Memory, p *lockertest.Process) { p.Disturb(lockertest.EventFaults{Deaf: true}) }, 1300 * time.Millisecond, -1},
 		"clock ahead":  {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(time.Second) }, 0, 1},
 		"clock behind": {func(m *lockertest.Memory, _ *lockertest.Process) { m.StepClock(-time.Second) }, 0, 1},
 	} {
@@ -106,7 +110,7 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
-		ps[1].DelayEvents(5 * time.Second)
+		ps[1].Disturb(lockertest.EventFaults{Delay: 5 * time.Second})
 		release(t, first)
 		lease := second.awaitGrant(2 * time.Second) // the waiter's re-check has found the grant
 		<-time.After(6 * time.Second)               // now the message arrives
@@ -150,7 +154,7 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
-		ps[1].Deafen(true)
+		ps[1].Disturb(lockertest.EventFaults{Deaf: true})
 		<-time.After(2500 * time.Millisecond) // in this time, the waiter has asked twice
 		calls := store.Calls(locker.OpAcquire)
 		release(t, first)

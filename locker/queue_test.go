@@ -200,7 +200,7 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 		release(t, first) // the third waiter is notified that it is the head, and that the key is free in an hour at the latest
 		lease := second.awaitGrant(0)
 		synctest.Wait()
-		ps[2].LoseEvents(1)
+		ps[2].Disturb(lockertest.EventFaults{Lose: 1})
 		release(t, lease)
 		release(t, third.awaitGrant(1100*time.Millisecond))
 	})
@@ -254,7 +254,7 @@ func TestWithoutQueueNobodyQueues(t *testing.T) {
 func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		p := store.NewProcess()
-		p.FailOpen(errors.New("NOPERM"))
+		p.Disturb(lockertest.EventFaults{Refusal: errors.New("NOPERM")})
 		l := lockertest.NewLocker(t, p)
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})

@@ -25,13 +25,19 @@ var permitFaults = map[string]permitFault{
 	"calls are late": func(m *lockertest.Memory, _ *lockertest.Process, r *rand.Rand) {
 		m.Delay(anyOp(r), upTo(r, 300*time.Millisecond))
 	},
-	"messages are lost": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) { p.LoseEvents(1 + r.IntN(5)) },
-	"messages are late": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) {
-		p.DelayEvents(upTo(r, 400*time.Millisecond))
+	"messages are lost": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) {
+		p.Disturb(lockertest.EventFaults{Lose: 1 + r.IntN(5)})
 	},
-	"messages come twice": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) { p.RepeatEvents(r.IntN(2) == 0) },
-	"processes are deaf":  func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) { p.Deafen(r.IntN(2) == 0) },
-	"processes die":       func(_ *lockertest.Memory, p *lockertest.Process, _ *rand.Rand) { p.Die() },
+	"messages are late": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) {
+		p.Disturb(lockertest.EventFaults{Delay: upTo(r, 400*time.Millisecond)})
+	},
+	"messages come twice": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) {
+		p.Disturb(lockertest.EventFaults{Repeat: r.IntN(2) == 0})
+	},
+	"processes are deaf": func(_ *lockertest.Memory, p *lockertest.Process, r *rand.Rand) {
+		p.Disturb(lockertest.EventFaults{Deaf: r.IntN(2) == 0})
+	},
+	"processes die": func(_ *lockertest.Memory, p *lockertest.Process, _ *rand.Rand) { p.Die() },
 	"the server forgets": func(m *lockertest.Memory, _ *lockertest.Process, r *rand.Rand) {
 		if r.IntN(20) == 0 {
 			m.Wipe()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
@@ -118,7 +117,7 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	defer cancel()
 	for pause := range betweenTries {
 		committed, err = a.recall(ctx, resource, id)
-		if err == nil || !sleep(ctx, pause, time.Hour) {
+		if err == nil || !sleep.For(ctx, pause) {
 			break
 		}
 	}

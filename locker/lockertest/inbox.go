@@ -22,10 +22,7 @@ type inbox struct {
 	notifying chan struct{} // closed when the goroutine has ended; nil: there is no goroutine
 	silent    chan struct{} // closed when no Engine listens any more
 
-	delay   time.Duration
-	lose    int
-	repeat  bool
-	refusal error
+	faults EventFaults // cutOff says whether the process is deaf now
 }
 
 // listener is one Engine that listens.
@@ -59,7 +56,7 @@ type letter struct {
 // Listen implements store.Notifier. While two Engines listen to one Process, Inbox returns "",
 // because each Engine would receive the events of the other Engine. So the waiters of both Engines
 // receive no events, and poll instead.
-func (p *Process) Listen(notify func(store.Event)) (stop func()) {
+func (p endpoint) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	b, e := &p.inbox, &listener{notify: notify}
@@ -97,7 +94,7 @@ func (p *Process) hasListener() bool {
 }
 
 // Inbox implements store.Notifier.
-func (p *Process) Inbox(string) string {
+func (p endpoint) Inbox(string) string {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	return p.address()
@@ -113,7 +110,7 @@ func (p *Process) address() string {
 }
 
 // Open implements store.Notifier.
-func (p *Process) Open(ctx context.Context, _ string) (string, error) {
+func (p endpoint) Open(ctx context.Context, _ string) (string, error) {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,10 +120,10 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	switch {
 	case len(b.listeners) == 0:
 		return "", errors.New("lockertest: Open without Listen")
-	case b.refusal != nil:
-		return "", b.refusal
+	case b.faults.Refusal != nil:
+		return "", b.faults.Refusal
 	case !b.open:
-		m.sleep(b.delay)
+		m.sleep(b.faults.Delay)
 		b.open = len(b.listeners) > 0
 	}
 	if err := p.alive(); err != nil {
@@ -136,7 +133,7 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 }
 
 // Reset implements store.Notifier.
-func (p *Process) Reset(inbox string) {
+func (p endpoint) Reset(inbox string) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	if inbox == p.name && p.inbox.open {
@@ -158,12 +155,12 @@ func (p *Process) reopen() {
 
 // send puts e, an event that the server has published, on its way to the process.
 func (p *Process) send(e store.Event) {
-	if p.inbox.lose > 0 {
-		p.inbox.lose--
+	if p.inbox.faults.Lose > 0 {
+		p.inbox.faults.Lose--
 		return
 	}
 	p.enqueue(e)
-	if p.inbox.repeat {
+	if p.inbox.faults.Repeat {
 		p.enqueue(e)
 	}
 }
@@ -171,7 +168,7 @@ func (p *Process) send(e store.Event) {
 // enqueue adds e to the events on their way.
 func (p *Process) enqueue(e store.Event) {
 	b := &p.inbox
-	b.mail = append(b.mail, letter{event: e, due: time.Now().Add(b.delay)})
+	b.mail = append(b.mail, letter{event: e, due: time.Now().Add(b.faults.Delay)})
 	if b.notifying == nil {
 		b.notifying = make(chan struct{})
 		go p.deliver()

@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ErrReplyLost is the error of a call whose answer [Memory.LoseReplies] has dropped. The call has
-// run, but the caller cannot know that.
-var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
+// errReplyLost is the error of a call whose answer LoseReplies has dropped. The call has run, but
+// the caller cannot know that.
+var errReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 
 // fault holds the faults that are set for one operation.
 type fault struct {
@@ -27,7 +27,8 @@ func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
 }
 
-// LoseReplies makes the next n calls of op run and then return [ErrReplyLost].
+// LoseReplies makes the next n calls of op run, and drops their
+// answers. These calls return an unclear error.
 func (m *Memory) LoseReplies(op locker.Op, n int) {
 	m.setFault(op, func(f *fault) { f.repliesToLose = n })
 }
@@ -79,7 +80,7 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	answer, err := run(m)
 	if f := m.faults[op]; f.repliesToLose > 0 {
 		m.faults[op] = fault{err: f.err, repliesToLose: f.repliesToLose - 1, delay: f.delay, replyDelay: f.replyDelay}
-		return none, ErrReplyLost
+		return none, errReplyLost
 	}
 	m.sleep(m.faults[op].replyDelay)
 	if err := p.alive(); err != nil {

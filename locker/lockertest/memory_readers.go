@@ -18,8 +18,8 @@ type reader struct {
 }
 
 // Downgrade is one of the [store.Capabilities].
-func (p *Process) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
-	return step(p, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
+func (p endpoint) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p.Process, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
 }
 
 // downgrade executes the step Downgrade.

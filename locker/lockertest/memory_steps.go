@@ -11,8 +11,21 @@ import (
 // The functions below are the steps of the Store. Memory.mu is held during each step, so each step
 // is atomic, like a script on Redis.
 
+// endpoint has the methods with which an Engine uses a Process.
+type endpoint struct{ *Process }
+
+// steps is the interface of endpoint. Process embeds it, so a Process is a Store, but its
+// documentation shows only the methods that tests call.
+type steps interface {
+	locker.Store
+	store.Notifier
+	Capabilities() store.Capabilities
+	Inspect(ctx context.Context, key string) (locker.Info, error)
+	Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error)
+}
+
 // Capabilities returns what the Store can do besides its steps.
-func (p *Process) Capabilities() store.Capabilities {
+func (p endpoint) Capabilities() store.Capabilities {
 	return store.Capabilities{
 		Notifier: p, AcquireAll: p.AcquireAll, CarriesNext: true, Downgrade: p.Downgrade, Permits: true,
 		Inspect: p.Inspect, Keys: p.Keys, Queue: p.Queue, Revoke: p.Revoke, RaiseFence: p.RaiseFence,
@@ -20,8 +33,8 @@ func (p *Process) Capabilities() store.Capabilities {
 }
 
 // Acquire implements store.Store.
-func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) (store.Grant, error) {
+func (p endpoint) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p.Process, locker.OpAcquire, func(m *Memory) (store.Grant, error) {
 		if err := tooHeavy(c); err != nil {
 			return store.Grant{}, err
 		}
@@ -31,13 +44,13 @@ func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error)
 
 // AcquireAll is one of the [store.Capabilities]. The faults that are set for OpAcquire affect it
 // too.
-func (p *Process) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
-	return step(p, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
+func (p endpoint) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return step(p.Process, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
 
 // Renew implements store.Store.
-func (p *Process) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
-	return step(p, locker.OpRenew, func(m *Memory) ([]store.Grant, error) {
+func (p endpoint) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	return step(p.Process, locker.OpRenew, func(m *Memory) ([]store.Grant, error) {
 		grants := make([]store.Grant, len(cs))
 		for i, c := range cs {
 			grants[i] = m.renew(c)
@@ -47,33 +60,33 @@ func (p *Process) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, err
 }
 
 // Release implements store.Store.
-func (p *Process) Release(_ context.Context, c store.Claim) (store.Grant, error) {
-	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.release(c), nil })
+func (p endpoint) Release(_ context.Context, c store.Claim) (store.Grant, error) {
+	return step(p.Process, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.release(c), nil })
 }
 
 // Inspect is one of the [store.Capabilities].
-func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
-	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
+func (p endpoint) Inspect(_ context.Context, key string) (locker.Info, error) {
+	return step(p.Process, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
 }
 
 // Keys is one of the [store.Capabilities]. The faults that are set for OpInspect affect it too.
-func (p *Process) Keys(_ context.Context, pattern string) ([]string, error) {
-	return step(p, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
+func (p endpoint) Keys(_ context.Context, pattern string) ([]string, error) {
+	return step(p.Process, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
 }
 
 // Queue is one of the [store.Capabilities]. The faults that are set for OpInspect affect it too.
-func (p *Process) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
-	return step(p, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
+func (p endpoint) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
+	return step(p.Process, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
 }
 
 // Revoke is one of the [store.Capabilities].
-func (p *Process) Revoke(_ context.Context, key string, fence uint64, reason string) (store.Grant, error) {
-	return step(p, locker.OpRevoke, func(m *Memory) (store.Grant, error) { return m.breakHolder(key, fence, reason) })
+func (p endpoint) Revoke(_ context.Context, key string, fence uint64, reason string) (store.Grant, error) {
+	return step(p.Process, locker.OpRevoke, func(m *Memory) (store.Grant, error) { return m.breakHolder(key, fence, reason) })
 }
 
 // RaiseFence is one of the [store.Capabilities].
-func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
-	_, err := step(p, locker.OpRaiseFence, func(m *Memory) (struct{}, error) {
+func (p endpoint) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
+	_, err := step(p.Process, locker.OpRaiseFence, func(m *Memory) (struct{}, error) {
 		m.counter = max(m.counter, atLeast)
 		return struct{}{}, nil
 	})

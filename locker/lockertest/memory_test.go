@@ -20,8 +20,12 @@ func TestMemoryObeysTheLaws(t *testing.T) {
 			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
 			Another:   func(testing.TB) locker.Store { return m.NewProcess() },
 			Kill:      func(_ testing.TB, s locker.Store) { s.(*lockertest.Process).Die() },
-			Deafen:    func(_ testing.TB, s locker.Store) { s.(interface{ Deafen(on bool) }).Deafen(true) },
-			Queued:    func(testing.TB, string) int { return m.Queued() },
+			Deafen: func(_ testing.TB, s locker.Store) {
+				s.(interface {
+					Disturb(f lockertest.EventFaults)
+				}).Disturb(lockertest.EventFaults{Deaf: true})
+			},
+			Queued: func(testing.TB, string) int { return m.Queued() },
 		}
 	})
 }

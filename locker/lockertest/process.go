@@ -11,8 +11,9 @@ import (
 // A Process is the view that one process has of a [Memory]. Two Processes have the same leases and
 // queues, like two programs that share one Redis server, but each has an inbox of its own. Make a
 // Process with [Memory.NewProcess] for each Engine. The methods of a Process disturb this process
-// only.
+// only. A Process is a [locker.Store] with all the abilities that package store defines.
 type Process struct {
+	steps  // the methods of the Store, for Engines
 	memory *Memory
 	name   string // the name of the process's inbox
 
@@ -27,6 +28,7 @@ func (m *Memory) NewProcess() *Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := &Process{memory: m, name: "process-" + strconv.Itoa(len(m.processes)+1)}
+	p.steps = endpoint{p}
 	m.processes = append(m.processes, p)
 	return p
 }
@@ -72,47 +74,32 @@ func (p *Process) resume() {
 	}
 }
 
-// Deafen ends the process's subscription if cut is true. The process does not notice that: its
-// events are lost, and the server answers that the inbox has no subscriber, until the process
-// subscribes again ([Process.Reset]). If cut is false, Deafen restores the subscription.
-func (p *Process) Deafen(cut bool) {
+// EventFaults are the faults of a process's events. Its zero value stands for no faults.
+type EventFaults struct {
+	// Deaf ends the process's subscription. The process does not notice that: its events are lost,
+	// and the server answers that the inbox has no subscriber, until the process subscribes again.
+	Deaf bool
+	// Delay makes the subscription's connection slow. Every event, and every confirmation of a
+	// subscription, comes later by this time. Answers to calls are not delayed.
+	Delay time.Duration
+	// Lose is how many events are lost, although the server sees a subscriber.
+	Lose int
+	// Repeat makes every event arrive twice.
+	Repeat bool
+	// Refusal is the error of each attempt to subscribe, as on a server whose users may not
+	// subscribe.
+	Refusal error
+}
+
+// Disturb replaces the faults of the process's events by f. If the process was deaf and f is not,
+// the subscription is restored.
+func (p *Process) Disturb(f EventFaults) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	if p.inbox.cutOff && !cut {
+	if p.inbox.cutOff && !f.Deaf {
 		p.reopen()
 	}
-	p.inbox.cutOff = cut
-}
-
-// DelayEvents makes the subscription's connection slow. Every event, and every confirmation of Open
-// and Reset, comes d later. Answers to calls are not delayed. 0 ends the delay.
-func (p *Process) DelayEvents(d time.Duration) {
-	p.memory.mu.Lock()
-	defer p.memory.mu.Unlock()
-	p.inbox.delay = d
-}
-
-// LoseEvents drops the next n events for this process, although the server sees a subscriber.
-func (p *Process) LoseEvents(n int) {
-	p.memory.mu.Lock()
-	defer p.memory.mu.Unlock()
-	p.inbox.lose = n
-}
-
-// RepeatEvents makes every event for this process arrive twice if repeat is true, and once if
-// repeat is false.
-func (p *Process) RepeatEvents(repeat bool) {
-	p.memory.mu.Lock()
-	defer p.memory.mu.Unlock()
-	p.inbox.repeat = repeat
-}
-
-// FailOpen makes Open return err, as on a server whose users may not subscribe. FailOpen(nil) makes
-// Open work again.
-func (p *Process) FailOpen(err error) {
-	p.memory.mu.Lock()
-	defer p.memory.mu.Unlock()
-	p.inbox.refusal = err
+	p.inbox.cutOff, p.inbox.faults = f.Deaf, f
 }
 
 // alive blocks while the process is paused, and returns an error when the process was killed. The

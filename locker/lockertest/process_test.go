@@ -105,7 +105,7 @@ func sleep(d time.Duration) { <-time.After(d) }
 
 func TestEventsComeLateAndInOrder(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.second.DelayEvents(time.Second)
+		w.second.Disturb(lockertest.EventFaults{Delay: time.Second})
 		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
 		w.checkState(w.acquire(w.second, w.waiter("c")), store.Busy)
 		w.free()
@@ -139,13 +139,13 @@ func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 
 func TestEventsAreLostAndRepeated(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.second.LoseEvents(1)
+		w.second.Disturb(lockertest.EventFaults{Lose: 1})
 		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
 		w.free()
 		w.checkEvents()
 		w.checkState(w.acquire(w.second, w.waiter("b")), store.Granted)
 		w.checkState(w.acquire(w.second, w.waiter("c")), store.Busy)
-		w.second.RepeatEvents(true)
+		w.second.Disturb(lockertest.EventFaults{Repeat: true})
 		if _, err := w.second.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
 		}
 		w.free()
 		w.memory.Wipe()
-		w.second.Deafen(false)
+		w.second.Disturb(lockertest.EventFaults{})
 		w.checkEvents()
 	})
 }
@@ -248,14 +248,14 @@ func TestARestartIsTold(t *testing.T) {
 
 func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.second.Deafen(true)
+		w.second.Disturb(lockertest.EventFaults{Deaf: true})
 		if g := w.acquire(w.second, w.waiter("b")); !g.NotListening || w.second.Inbox("a") == "" {
 			t.Error("the server must know, the process must not")
 		}
 		w.second.Reset("another inbox")
 		w.free()
 		w.checkEvents()
-		w.second.Deafen(false)
+		w.second.Disturb(lockertest.EventFaults{})
 		w.checkEvents(store.EventReopened)
 		if n := w.memory.Queued(); n != 0 {
 			t.Errorf("%d entries in a queue whose only waiter had lost its subscription", n)
@@ -283,12 +283,12 @@ func TestAServerThatRefusesSubscriptions(t *testing.T) {
 		stop := p.Listen(func(store.Event) {})
 		defer stop()
 		no := &store.Refusal{Err: errors.New("NOPERM")}
-		p.FailOpen(no)
+		p.Disturb(lockertest.EventFaults{Refusal: no})
 		if _, err := p.Open(t.Context(), "a"); !errors.Is(err, no) || p.Inbox("a") != "" {
 			t.Errorf("inbox %q, %v", p.Inbox("a"), err)
 		}
-		p.FailOpen(nil)
-		p.DelayEvents(time.Second)
+		p.Disturb(lockertest.EventFaults{})
+		p.Disturb(lockertest.EventFaults{Delay: time.Second})
 		start := time.Now()
 		if _, err := p.Open(t.Context(), "a"); err != nil || time.Since(start) != time.Second || p.Inbox("a") == "" {
 			t.Errorf("inbox %q after %v, %v", p.Inbox("a"), time.Since(start), err)
@@ -317,7 +317,7 @@ func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 func TestNothingIsToldAfterStop(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
-		w.second.DelayEvents(time.Second)
+		w.second.Disturb(lockertest.EventFaults{Delay: time.Second})
 		w.free()
 		w.stop()
 		sleep(time.Minute)

@@ -16,21 +16,17 @@ type Record struct {
 	Outcome locker.Outcome
 }
 
-// Recorder is an Observer that records operations, waits, renewals and warnings. Its zero value is
-// ready to use.
+// Recorder is an Observer that records operations and warnings. Its zero value is ready to use.
 type Recorder struct {
 	mu         sync.Mutex
 	begunCount map[locker.Op]int
 	records    []Record
-	waits      []locker.WaitEvent
-	renewals   []locker.RenewalEvent
 	warnings   []locker.Warning
 	changed    chan struct{} // closed at the next change
 }
 
 var _ interface {
-	locker.WaitObserver
-	locker.RenewalObserver
+	locker.Observer
 	locker.Warner
 } = (*Recorder)(nil)
 
@@ -49,31 +45,6 @@ func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 
 // Warn implements [locker.Warner].
 func (r *Recorder) Warn(w locker.Warning) { r.change(func() { r.warnings = append(r.warnings, w) }) }
-
-// Waiting implements [locker.WaitObserver].
-func (r *Recorder) Waiting(_ context.Context, _ locker.Rule, e locker.WaitEvent) (over func()) {
-	r.change(func() { r.waits = append(r.waits, e) })
-	return nil
-}
-
-// Renewed implements [locker.RenewalObserver].
-func (r *Recorder) Renewed(_ context.Context, _ locker.Rule, e locker.RenewalEvent) {
-	r.change(func() { r.renewals = append(r.renewals, e) })
-}
-
-// Waits returns the events of the waits that have begun so far.
-func (r *Recorder) Waits() []locker.WaitEvent {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]locker.WaitEvent(nil), r.waits...)
-}
-
-// Renewals returns the events of the renewals so far.
-func (r *Recorder) Renewals() []locker.RenewalEvent {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]locker.RenewalEvent(nil), r.renewals...)
-}
 
 // Begun returns how many operations of this kind have begun.
 func (r *Recorder) Begun(op locker.Op) int {

@@ -296,6 +296,6 @@ func (c *cutOff) Open(ctx context.Context, key string) (string, error) {
 
 func (c *cutOff) loseSubscription() {
 	c.unsubscribed.Store(true)
-	c.LoseEvents(1 << 30)
+	c.Disturb(lockertest.EventFaults{Lose: 1 << 30})
 	c.notify(store.Event{Kind: store.EventReopened})
 }
