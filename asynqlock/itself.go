@@ -9,6 +9,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
 )
 
 // A rule that drops or archives tasks must distinguish a task from its duplicates. When a server
@@ -59,7 +60,7 @@ func (j *job) runNamed(ctx context.Context) error {
 		return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf(
 			"%w: Adjust has set KeepFor, Mode, Limit or Metadata for a task with Drop or Archive, which could then be discarded because of its own earlier run; leave this to tasks with Snooze", locker.ErrInvalidRule)}
 	}
-	name, err := ownID.Key(ctx, &j.message)
+	name, err := key.Make("asynq-task", j.queue, j.taskID)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,11 +73,9 @@ func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) K
 // Template makes the key from a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
-// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. [Payload]
-// and similar functions make the same text, checked by the compiler.
+// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID.
 func Template(text key.Key) Keys {
-	id := TaskID()
-	return Keys{perTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
+	return Keys{perTask: strings.Contains(string(text), "{id"), compile: func(c *config) (keyOf, error) {
 		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)
 		if err != nil {
 			return nil, err
@@ -92,32 +89,7 @@ func Template(text key.Key) Keys {
 
 // ByTaskID makes the task's ID the key. So no task runs twice at a time, and different tasks run
 // independently.
-func ByTaskID() Keys {
-	return Keys{perTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
-}
-
-// Join puts a ':' between parts: Join("report", Payload("tenant")) is "report:{payload.tenant}".
-func Join(parts ...key.Key) key.Key { return key.Join(parts...) }
-
-// Payload returns the part for the member of the payload at path: "tenant", or "user.id".
-func Payload(path string) key.Key { return part("payload", path) }
-
-// Header returns the part for a header of the task.
-func Header(name string) key.Key { return part("header", name) }
-
-// Queue returns the part for the name of the queue that the task came from.
-func Queue() key.Key { return part("queue", "") }
-
-// Type returns the part for the task's type.
-func Type() key.Key { return part("type", "") }
-
-// TaskID returns the part for the task's ID.
-func TaskID() key.Key { return part("id", "") }
-
-// HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
-func HMAC(part key.Key) key.Key { return key.HMAC(part) }
-
-func part(source, name string) key.Key { return key.Part(source, name) }
+func ByTaskID() Keys { return Template("asynq-task:{queue}:{id}") }
 
 // message is a task, and asynq's data about its delivery.
 type message struct {
@@ -150,36 +122,22 @@ type (
 	read   = key.Read[*message]
 )
 
-// otherSources has the sources of the parts of a key that are not members of the payload.
-var otherSources = map[string]source{
-	"header": {Noun: "header", Bind: func(name string) (read, error) {
-		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
-	}},
-	"queue": {Noun: "queue", Alone: true, Bind: func(string) (read, error) {
-		return func(_ context.Context, m *message) (string, error) { return m.queue, nil }, nil
-	}},
-	"type": {Noun: "type", Alone: true, Bind: func(string) (read, error) {
-		return func(_ context.Context, m *message) (string, error) { return m.task.Type(), nil }, nil
-	}},
-	"id": {Noun: "task ID", Alone: true, Bind: func(string) (read, error) {
-		return func(_ context.Context, m *message) (string, error) { return m.taskID, nil }, nil
-	}},
-}
-
-// ownID is the template for the key of the lock on a task's own ID.
-var ownID = func() *key.Template[*message] {
-	t, err := key.Grammar[*message]{Sources: otherSources}.Compile(Join("asynq-task", Queue(), TaskID()))
-	if err != nil {
-		panic(err)
-	}
-	return t
-}()
-
 // sources are the parts of a task.
 func (c *config) sources() map[string]source {
-	sources := map[string]source{"payload": {Noun: "member of the payload", Bind: c.bindPayload}}
-	maps.Copy(sources, otherSources)
-	return sources
+	alone := func(noun string, value func(m *message) string) source {
+		return source{Noun: noun, Alone: true, Bind: func(string) (read, error) {
+			return func(_ context.Context, m *message) (string, error) { return value(m), nil }, nil
+		}}
+	}
+	return map[string]source{
+		"payload": {Noun: "member of the payload", Bind: c.bindPayload},
+		"header": {Noun: "header", Bind: func(name string) (read, error) {
+			return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
+		}},
+		"queue": alone("queue", func(m *message) string { return m.queue }),
+		"type":  alone("type", func(m *message) string { return m.task.Type() }),
+		"id":    alone("task ID", func(m *message) string { return m.taskID }),
+	}
 }
 
 func (c *config) bindPayload(path string) (read, error) {
@@ -208,7 +166,7 @@ func (c *config) bindPayload(path string) (read, error) {
 // decoderOf returns a function that decodes a payload into a T. If T is a pointer, as with protobuf
 // messages, decode gets a pointer to a new value of T's element type. Otherwise decode gets a
 // pointer to a T.
-func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
+func decoderOf[T any](decode func(t *asynq.Task, into any) error) func(*asynq.Task) (*T, error) {
 	made := reflect.TypeFor[T]()
 	return func(t *asynq.Task) (*T, error) {
 		payload := new(T)

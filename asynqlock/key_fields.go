@@ -39,7 +39,7 @@ func Fields[T any](prefix string) Keys {
 		}
 		t, err := key.Grammar[reflect.Value]{Secret: c.secret, Sources: map[string]key.Source[reflect.Value]{
 			"field": {Noun: "field", Bind: func(path string) (key.Read[reflect.Value], error) { return bindField(typ, path) }},
-		}}.Compile(Join(parts...))
+		}}.Compile(key.Join(parts...))
 		if err != nil {
 			return nil, err
 		}
@@ -65,12 +65,12 @@ func appendTagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 		f := typ.Field(i)
 		name := strings.Join(append(path, f.Name), ".")
 		tag, has := f.Tag.Lookup("lock")
-		p := part("field", name)
+		p := key.Part("field", name)
 		switch {
 		case has && !f.IsExported():
 			return fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it; export the field", name, typ)
 		case has && tag == "key,hmac":
-			p = HMAC(p)
+			p = key.HMAC(p)
 			fallthrough
 		case has && tag == "key":
 			if _, err := formatOf(f.Type); err != nil {

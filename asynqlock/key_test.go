@@ -63,8 +63,8 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 		"p:a%3Ab:7:%3A%3A1":    asynqlock.Fields[*payload]("p"),
 		"x:a%3Ab:7:true:acme":  asynqlock.Template("x:{payload.user}:{payload.inside.number}:{payload.inside.paid}:{header.tenant}"),
 		"Zo\u00eb:\u00e4 \"":   asynqlock.Template("{payload.Name}:{payload.-}"),
-		"12345678901234567890": asynqlock.Template(asynqlock.Payload("total")),
-		"mail:acme":            asynqlock.Template(asynqlock.Join(asynqlock.Type(), asynqlock.Header("tenant"))),
+		"12345678901234567890": asynqlock.Template("{payload.total}"),
+		"mail:acme":            asynqlock.Template("{type}:{header.tenant}"),
 		"nightly":              asynqlock.Template("nightly"),
 		"own:" + text[:8]:      asynqlock.KeyFunc(func(_ context.Context, t *asynq.Task) (string, error) { return "own:" + string(t.Payload()[:8]), nil }),
 	} {
@@ -76,7 +76,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	if got, err := keyOf(t, asynqlock.Key(func(p *payload) string { return string(p.User) }), hexed, reversed); err != nil || got != "ann" {
 		t.Errorf("%q, %v, want the decoder's", got, err)
 	}
-	private := asynqlock.Template(asynqlock.Join("user", asynqlock.HMAC(asynqlock.Payload("user"))))
+	private := asynqlock.Template("user:{payload.user|hmac}")
 	if got, err := keyOf(t, private, task, asynqlock.WithSecret(secret)); err != nil || !strings.HasPrefix(got, "user:~") || strings.Contains(got, "a%3Ab") {
 		t.Errorf("%q, %v, want an HMAC", got, err)
 	}
@@ -183,7 +183,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{param.id}"))}, "write {header.NAME}, {id}, {payload.NAME}, {queue} or {type}"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a..b}"))}, "a name in it is empty"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a,b}"))}, "as the name of a field"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template(asynqlock.HMAC("{payload.a}")))}, "there is no secret"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("{payload.a|hmac}"))}, "there is no secret"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Key[payload](nil))}, "Key(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.KeyFunc(nil))}, "KeyFunc(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[string]("x"))}, "string is not a struct"},

@@ -19,7 +19,7 @@ type Option func(*config)
 // config has the values of the options. Their defaults are set only in newConfig.
 type config struct {
 	rules      rules
-	decode     Decoder
+	decode     func(t *asynq.Task, into any) error
 	notJSON    bool // WithDecoder was given
 	secret     []byte
 	propagator Propagator
@@ -64,19 +64,16 @@ func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
 
-// A Decoder decodes the payload of a task into the value to which the parameter into points. The
-// value has the type parameter of [Key] or [Fields], or is a map[string]any for [Template].
-type Decoder func(t *asynq.Task, into any) error
-
-// WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome)
-// string {…}):
+// WithDecoder sets how payloads are decoded. decode gets a pointer to a value of the type parameter
+// of [Key] or [Fields], or to a map[string]any for [Template]. For messages of protobuf, with
+// Key(func(p *pb.Welcome) string {…}):
 //
 //	asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
 //		return proto.Unmarshal(t.Payload(), into.(proto.Message))
 //	})
 //
 // Default: JSON.
-func WithDecoder(decode Decoder) Option {
+func WithDecoder(decode func(t *asynq.Task, into any) error) Option {
 	return func(c *config) { c.decode, c.notJSON = decode, true }
 }
 
