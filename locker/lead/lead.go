@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"sync"
@@ -135,8 +136,8 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 			return err
 		case ctx.Err() != nil:
 			return t.ownError(ctx)
-		case t != nil && errors.Is(t.cause(), locker.ErrClosed):
-			return errors.Join(t.cause(), t.ownError(t.ctx))
+		case t != nil && errors.Is(t.snapshot().Cause, locker.ErrClosed):
+			return errors.Join(t.snapshot().Cause, t.ownError(t.ctx))
 		case t == nil && isFinal(err):
 			return err
 		}
@@ -201,10 +202,8 @@ func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *
 // leads. If no process waits, this process leads again, 1 s later at the earliest. If this process
 // does not lead, StepDown does nothing and returns false.
 func (l *Leader) StepDown(reason string) bool {
-	l.mu.Lock()
-	t := l.term
-	l.mu.Unlock()
-	if t == nil || t.isOver() {
+	t := l.present()
+	if t == nil {
 		return false
 	}
 	t.cancel(t.wrap(fmt.Errorf("%w: %s", ErrSteppedDown, reason)))
@@ -217,13 +216,22 @@ func (l *Leader) StepDown(reason string) bool {
 // has noticed the end of the lease. When Leading returns true, no other process leads at that
 // moment. But soon after, another process may lead.
 func (l *Leader) Leading() (Term, bool) {
-	l.mu.Lock()
-	t := l.term
-	l.mu.Unlock()
-	if t == nil || t.isOver() || !time.Now().Before(t.lease.Expires()) {
+	t := l.present()
+	if t == nil || !time.Now().Before(t.lease.Expires()) {
 		return Term{}, false
 	}
 	return t.snapshot(), true
+}
+
+// present returns the term of this process, or nil if the term is over or none has begun.
+func (l *Leader) present() *term {
+	l.mu.Lock()
+	t := l.term
+	l.mu.Unlock()
+	if t == nil || t.isOver() {
+		return nil
+	}
+	return t
 }
 
 // Terms returns a channel on which this process sends its Term when the term begins and when it
@@ -250,4 +258,53 @@ func (l *Leader) changeSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
+}
+
+const (
+	shortestPause = 500 * time.Millisecond
+	longestPause  = 30 * time.Second
+	// afterStepDown is the pause after StepDown, in which another process can become the leader.
+	afterStepDown = time.Second
+)
+
+// pauses are the pauses of a candidate between its attempts to lead.
+type pauses struct {
+	next   time.Duration // 0: shortestPause
+	failed bool          // the last attempt failed
+}
+
+// afterTerm returns the pause that follows the term t. If there was no term, t is nil, and
+// afterTerm returns the pause that follows the error err.
+func (p *pauses) afterTerm(l *Leader, t *term, err error) time.Duration {
+	if t == nil {
+		if !p.failed {
+			l.cfg.logger.Warn("latchkit: this process cannot become leader now, and tries again", "key", l.rule.Key, "error", err)
+		}
+		p.failed = true
+		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL: after a crash, there is no leader for as long
+	}
+	p.failed = false
+	whole := l.rule.TTL
+	if l.longest > 0 {
+		whole = min(whole, l.longest)
+	}
+	shown := t.snapshot()
+	lasted := shown.Ended.Sub(shown.Began) >= whole
+	if lasted {
+		p.next = 0
+	}
+	switch {
+	case errors.Is(shown.Cause, ErrSteppedDown):
+		return afterStepDown
+	case lasted:
+		return 0
+	}
+	return p.grow(longestPause)
+}
+
+// grow returns the next pause, with jitter, and doubles it up to the parameter most.
+func (p *pauses) grow(most time.Duration) time.Duration {
+	d := min(max(p.next, shortestPause), max(most, shortestPause))
+	p.next = 2 * d
+	return d + rand.N(d/4)
 }

@@ -3,7 +3,6 @@ package lead
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -22,7 +21,7 @@ func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // the context of this term never ends
+	l.term = &term{leader: l, lease: lease, ctx: context.Background(), shown: Term{Fence: lease.Fence()}} // the context of this term never ends
 	if term, leading := l.Leading(); !leading || term.Fence != lease.Fence() {
 		t.Errorf("%+v, %t", term, leading)
 	}

@@ -13,22 +13,18 @@ type Option func(*config)
 // config holds the values that the options set.
 type config struct {
 	grace   time.Duration
-	graced  bool // WithGrace was given
 	overrun func(Overrun)
 	logger  *slog.Logger
 }
 
 // configure applies the options. ttl is the TTL of a term.
 func configure(opts []Option, ttl time.Duration) (config, error) {
-	c := config{logger: slog.Default()}
+	c := config{grace: ttl, logger: slog.Default()}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("option %d is nil; leave it out instead", i+1)
 		}
 		o(&c)
-	}
-	if !c.graced {
-		c.grace = ttl
 	}
 	switch {
 	case c.grace < time.Millisecond:
@@ -41,7 +37,7 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 
 // WithGrace sets how long fn may run after the end of its term, before the Leader reports an
 // [Overrun]. Default: the TTL.
-func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
+func WithGrace(d time.Duration) Option { return func(c *config) { c.grace = d } }
 
 // WithOnOverrun makes the Leader call f if fn still runs when its term has ended and then the time
 // of [WithGrace] has passed. f is called again after each further TTL. If the data does not

@@ -27,6 +27,15 @@ type Term struct {
 	Cause error
 }
 
+// An Overrun reports that fn still runs after the end of its term.
+type Overrun struct {
+	Term Term
+	Late time.Duration // the time since the end of the term
+	// Held reports whether the lease is still held, so that no other process leads. If Held is
+	// false, another process may lead while fn runs.
+	Held bool
+}
+
 // term is a term of this process. It begins with the lease and lasts until fn has returned.
 type term struct {
 	leader   *Leader
@@ -34,7 +43,6 @@ type term struct {
 	ctx      context.Context // the context of fn
 	cancel   context.CancelCauseFunc
 	observed func(locker.Outcome)
-	began    time.Time
 	returned chan struct{} // closed when fn has returned
 
 	completed bool  // fn returned before its context ended
@@ -42,14 +50,14 @@ type term struct {
 
 	endOnce sync.Once // makes markEnded send its news only once, and before the news of the next term
 	mu      sync.Mutex
-	ended   time.Time // when the term ended; zero: this process leads
-	reason  error
+	shown   Term // what callers outside this package see
 }
 
 // newTerm makes the term for a granted lease. ctx is the lease's context.
 func (l *Leader) newTerm(ctx context.Context) *term {
-	t := &term{leader: l, began: time.Now(), returned: make(chan struct{})}
+	t := &term{leader: l, returned: make(chan struct{})}
 	t.lease, _ = locker.FromContext(ctx)
+	t.shown = Term{Fence: t.lease.Fence(), Began: time.Now()}
 	ctx, t.observed = t.lease.Observe(ctx, opLead)
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	return t
@@ -92,7 +100,7 @@ func (t *term) run(fn func(context.Context) error) error {
 func (t *term) markEnded() {
 	t.endOnce.Do(func() {
 		t.mu.Lock()
-		t.ended, t.reason = time.Now(), context.Cause(t.ctx)
+		t.shown.Ended, t.shown.Cause = time.Now(), context.Cause(t.ctx)
 		t.mu.Unlock()
 		l, news := t.leader, t.snapshot()
 		l.cfg.logger.Info("latchkit: this process leads no longer", "key", l.rule.Key, "process", l.rule.Metadata, "fence", news.Fence, "cause", news.Cause)
@@ -100,25 +108,39 @@ func (t *term) markEnded() {
 	})
 }
 
+// watch reports an Overrun when fn does not return after the end of its term. The first report
+// comes after the time of WithGrace, and a further report comes every TTL.
+func (t *term) watch() {
+	l := t.leader
+	timer := time.NewTimer(l.cfg.grace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.returned:
+			return
+		case <-timer.C:
+		}
+		term := t.snapshot()
+		o := Overrun{Term: term, Late: time.Since(term.Ended), Held: time.Now().Before(t.lease.Expires())}
+		l.cfg.logger.Error("latchkit: the leader's function still runs although its term is over", "key", l.rule.Key,
+			"fence", term.Fence, "late", o.Late, "held", o.Held, "cause", term.Cause)
+		_, end := t.lease.Observe(t.ctx, opOverrun)
+		end(locker.Outcome{Result: resultOverrun, Err: term.Cause})
+		if l.cfg.overrun != nil {
+			l.cfg.overrun(o)
+		}
+		timer.Reset(l.rule.TTL)
+	}
+}
+
 // isOver reports whether the term has ended, so that this process leads no longer.
-func (t *term) isOver() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ctx.Err() != nil || !t.ended.IsZero()
-}
+func (t *term) isOver() bool { return t.ctx.Err() != nil || !t.snapshot().Ended.IsZero() }
 
-// cause returns why the term ended. It returns nil if fn returned first.
-func (t *term) cause() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.reason
-}
-
-// snapshot returns the present state of the term as a Term, for callers outside this package.
+// snapshot returns the present state of the term.
 func (t *term) snapshot() Term {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.reason}
+	return t.shown
 }
 
 // ownError returns the error of fn, or nil if that error is the error of ctx. The term t may be
@@ -145,7 +167,7 @@ const (
 // outcome returns the outcome of the term for the Locker's Observer.
 func (t *term) outcome() locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultReleased, Err: t.err}
-	cause := t.cause()
+	cause := t.snapshot().Cause
 	for _, c := range []struct {
 		target error
 		result locker.Result

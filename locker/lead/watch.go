@@ -89,16 +89,15 @@ func untilNext(info locker.Info) time.Duration {
 	return min(max(shortest, info.Left/3), longest)
 }
 
-// wait waits until d has passed or the channel changed is closed. It returns false if ctx ended
-// first.
+// wait waits until d has passed or the channel changed, which may be nil, is closed. It returns
+// false if ctx has ended.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-changed:
 	case <-timer.C:
 	}
-	return true
+	return ctx.Err() == nil
 }
