@@ -46,24 +46,33 @@ func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
 	}}
-	if err := e.configure(c, opts); err != nil {
-		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
-	}
-	schedule, err := parse(c, spec)
-	if err != nil {
-		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
-	}
-	if every, ok := schedule.(cron.ConstantDelaySchedule); ok {
-		if e.cfg.makesUp {
-			return 0, fmt.Errorf("cronlock: Once %q: WithMakeUp does not work with %q, because its ticks have no common time; give a spec such as */5 * * * *", name, spec)
-		}
-		e.interval = every.Delay
-	}
-	e.ticks.Schedule = schedule
-	if err := e.check(); err != nil {
+	if err := e.prepare(c, spec, opts); err != nil {
 		return 0, fmt.Errorf("cronlock: Once %q: %w", name, err)
 	}
 	return c.Schedule(&e.ticks, e), nil
+}
+
+// prepare applies the options, and checks the arguments of Once.
+func (e *entry) prepare(c *cron.Cron, spec string, opts []Option) error {
+	err := e.configure(c, opts)
+	if err != nil {
+		return err
+	}
+	if e.ticks.Schedule, err = parse(c, spec); err != nil {
+		return err
+	}
+	if every, ok := e.ticks.Schedule.(cron.ConstantDelaySchedule); ok {
+		if e.cfg.makesUp {
+			return fmt.Errorf("WithMakeUp does not work with %q, because its ticks have no common time; give a spec such as */5 * * * *", spec)
+		}
+		e.interval = every.Delay
+	}
+	for _, r := range e.rules(time.Now()) {
+		if err := locker.Check(e.locker, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parse parses spec as c does. cron does not export its parser, so parse adds an entry without work
@@ -152,14 +161,4 @@ func (e *entry) memory() time.Duration {
 func (e *entry) maxAge() time.Duration {
 	r := e.memory()
 	return r - e.cfg.skew - r/100
-}
-
-// check asks the Locker whether it can ever grant the rules.
-func (e *entry) check() error {
-	for _, r := range e.rules(time.Now()) {
-		if err := locker.Check(e.locker, r); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -65,42 +65,34 @@ type stringCmd interface{ SetVal(val string) }
 // Process sends a command once, and sets its reply or its error. rueidis treats these commands as
 // writes, so it does not repeat a command that may have been executed.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
-	if scan, ok := cmd.(*redis.ScanCmd); ok {
-		return c.scan(ctx, scan)
-	}
-	text, err := c.do(ctx, cmd)
+	err := c.do(ctx, cmd)
 	if err != nil {
 		cmd.SetErr(err)
-		return err
 	}
-	cmd.(stringCmd).SetVal(text)
-	return nil
+	return err
 }
 
-// do sends a command, and returns its reply as a string.
-func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
-	if _, ok := cmd.(stringCmd); !ok {
-		return "", fmt.Errorf("latchkit: rueidisclient: the reply to %s is a %T and not a string; send this command with rueidis itself", cmd.Name(), cmd)
+// do sends a command, and sets its reply.
+func (c *Client) do(ctx context.Context, cmd redis.Cmder) error {
+	text, isText := cmd.(stringCmd)
+	scan, isScan := cmd.(*redis.ScanCmd) // one step of a SCAN, which Engine.Keys needs
+	if !isText && !isScan {
+		return fmt.Errorf("latchkit: rueidisclient: the reply to %s is a %T and not a string; send this command with rueidis itself", cmd.Name(), cmd)
 	}
 	words, err := textsOf(cmd.Args())
 	if err != nil {
-		return "", err
+		return err
 	}
-	return textOf(c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()))
-}
-
-// scan makes one step of a SCAN. Engine.Keys needs it.
-func (c *Client) scan(ctx context.Context, cmd *redis.ScanCmd) error {
-	words, err := textsOf(cmd.Args())
+	result := c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build())
+	if isScan {
+		page, err := result.AsScanEntry()
+		scan.SetVal(page.Elements, page.Cursor)
+		return errorOf(err)
+	}
+	value, err := textOf(result)
 	if err == nil {
-		var page rueidis.ScanEntry
-		if page, err = c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()).AsScanEntry(); err == nil {
-			cmd.SetVal(page.Elements, page.Cursor)
-			return nil
-		}
-		err = errorOf(err)
+		text.SetVal(value)
 	}
-	cmd.SetErr(err)
 	return err
 }
 

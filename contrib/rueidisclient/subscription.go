@@ -84,10 +84,11 @@ func (s *subscription) deliver(event any) {
 	}
 }
 
-// enqueue gives r to the goroutine that sends the commands. After Close, it returns an error.
-func (s *subscription) enqueue(r request) error {
+// enqueue gives a request to the goroutine that sends the commands. After Close, it returns an
+// error.
+func (s *subscription) enqueue(build func(rueidis.Builder) rueidis.Completed, answer any) error {
 	select {
-	case s.requests <- r:
+	case s.requests <- request{build, answer}:
 		return nil
 	case <-s.ctx.Done():
 		return redis.ErrClosed
@@ -96,35 +97,27 @@ func (s *subscription) enqueue(r request) error {
 
 // Subscribe requests subscriptions to channels.
 func (s *subscription) Subscribe(_ context.Context, channels ...string) error {
-	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
-		return b.Subscribe().Channel(channels...).Build()
-	}})
+	return s.enqueue(func(b rueidis.Builder) rueidis.Completed { return b.Subscribe().Channel(channels...).Build() }, nil)
 }
 
 // SSubscribe requests subscriptions to sharded channels.
 func (s *subscription) SSubscribe(_ context.Context, channels ...string) error {
-	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
-		return b.Ssubscribe().Channel(channels...).Build()
-	}})
+	return s.enqueue(func(b rueidis.Builder) rueidis.Completed { return b.Ssubscribe().Channel(channels...).Build() }, nil)
 }
 
 // Unsubscribe requests the end of subscriptions to channels.
 func (s *subscription) Unsubscribe(_ context.Context, channels ...string) error {
-	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
-		return b.Unsubscribe().Channel(channels...).Build()
-	}})
+	return s.enqueue(func(b rueidis.Builder) rueidis.Completed { return b.Unsubscribe().Channel(channels...).Build() }, nil)
 }
 
 // SUnsubscribe requests the end of subscriptions to sharded channels.
 func (s *subscription) SUnsubscribe(_ context.Context, channels ...string) error {
-	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
-		return b.Sunsubscribe().Channel(channels...).Build()
-	}})
+	return s.enqueue(func(b rueidis.Builder) rueidis.Completed { return b.Sunsubscribe().Channel(channels...).Build() }, nil)
 }
 
 // Ping sends a PING. Its reply arrives as a *redis.Pong.
 func (s *subscription) Ping(context.Context, ...string) error {
-	return s.enqueue(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
+	return s.enqueue(func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{})
 }
 
 // ReceiveTimeout returns the next event, or an error. A time-out does not close the connection.
