@@ -125,7 +125,7 @@ func (e *entry) run(tick time.Time) error {
 
 // rules returns the rules for the locks of a tick.
 func (e *entry) rules(tick time.Time) []locker.Rule {
-	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait, TTL: e.cfg.ttl}
+	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait}
 	switch {
 	case e.interval > 0:
 		r.KeepFor = e.interval * 9 / 10
@@ -138,7 +138,7 @@ func (e *entry) rules(tick time.Time) []locker.Rule {
 	if !e.cfg.noOverlap {
 		return []locker.Rule{r}
 	}
-	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait, TTL: e.cfg.ttl}}
+	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait}}
 }
 
 // keyOf returns the key of a tick.

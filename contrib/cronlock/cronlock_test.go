@@ -143,22 +143,22 @@ func TestATickIsMadeUp(t *testing.T) {
 func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 	var early, runs, died atomic.Int32
 	killed := store.NewProcess()
-	start(t, lockertest.NewLocker(t, killed), "0 * * * *", func(ctx context.Context) error {
+	start(t, lockertest.NewLocker(t, killed, locker.WithTTL(5*time.Second)), "0 * * * *", func(ctx context.Context) error {
 		died.Add(1)
 		killed.Die()
 		<-ctx.Done() // the context ends, because the lease cannot be renewed
 		return context.Cause(ctx)
-	}, cronlock.WithMakeUp(), cronlock.WithTTL(5*time.Second))
+	}, cronlock.WithMakeUp())
 	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Minute)
 	for range 2 {
-		start(t, lockertest.NewLocker(t, store), "0 * * * *", func(ctx context.Context) error {
+		start(t, lockertest.NewLocker(t, store, locker.WithTTL(5*time.Second)), "0 * * * *", func(ctx context.Context) error {
 			if died.Load() == 0 {
 				early.Add(1)
 				return errors.New("not yet")
 			}
 			runs.Add(1)
 			return nil
-		}, cronlock.WithMakeUp(), cronlock.WithTTL(5*time.Second))
+		}, cronlock.WithMakeUp())
 	}
 	time.Sleep(2 * time.Minute)
 	left := 2 - early.Load()
@@ -240,11 +240,15 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithWindow(5*time.Second))
 			return err
 		},
+		"TTL or KeepFor is 30s": func() error {
+			short := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(10*time.Second), locker.WithMaxTTL(10*time.Second))
+			_, err := cronlock.Once(c, short, "@daily", "job", job)
+			return err
+		},
 		"no common time": func() error {
 			_, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.WithMakeUp())
 			return err
 		},
-		"TTL is 1ns": func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithTTL(1)); return err },
 	} {
 		if err := once(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)

@@ -20,7 +20,6 @@ type config struct {
 	noOverlap bool
 	window    time.Duration
 	skew      time.Duration
-	ttl       time.Duration
 	logger    *slog.Logger
 }
 
@@ -43,9 +42,6 @@ func WithWindow(d time.Duration) Option { return func(c *config) { c.window = d 
 // WithMaxSkew sets by how much the clocks of two processes can differ. It must be less than
 // [WithWindow]. Default: 5 s.
 func WithMaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
-
-// WithTTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
-func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithBase sets the parent of the jobs' contexts. When ctx ends, the jobs' contexts end too.
 // Default: context.Background.

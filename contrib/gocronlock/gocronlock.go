@@ -221,9 +221,6 @@ func WithWindow(d time.Duration) Option { return func(j *jobs) { j.window = d } 
 // [WithWindow]. Default: 5 s.
 func WithMaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
 
-// WithTTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
-func WithTTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
-
 // WithOnLost makes the package call f when the lock of a job is lost while the job runs. The job
 // may then run in another process, too.
 func WithOnLost(f func(name string, cause error)) Option { return func(j *jobs) { j.onLost = f } }

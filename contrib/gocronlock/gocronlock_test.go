@@ -350,7 +350,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
 	lost := make(chan error, 1)
-	l, err := gocronlock.NoOverlap(lockertest.NewLocker(t, store), gocronlock.WithTTL(time.Second), gocronlock.WithOnLost(func(name string, cause error) {
+	l, err := gocronlock.NoOverlap(lockertest.NewLocker(t, store, locker.WithTTL(time.Second)), gocronlock.WithOnLost(func(name string, cause error) {
 		if name != "job" {
 			t.Errorf("the lock of %s was lost", name)
 		}
@@ -478,10 +478,13 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			return gocronlock.PerTick(l, tick, gocronlock.WithWindow(100*time.Second), gocronlock.WithMaxSkew(99*time.Second))
 		},
 		"option 1 is nil": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
+		"TTL or KeepFor is 30s": func() (gocron.Locker, error) {
+			short := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(10*time.Second), locker.WithMaxTTL(10*time.Second))
+			return gocronlock.PerTick(short, tick)
+		},
 		"longer than the skew": func() (gocron.Locker, error) {
 			return gocronlock.PerTick(l, tick, gocronlock.WithMaxSkew(time.Minute))
 		},
-		"TTL is 1ns": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, gocronlock.WithTTL(1)) },
 	} {
 		if _, err := make(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
