@@ -24,7 +24,7 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 		return nil, err
 	}
 	for _, r := range cfg.rules {
-		if err := r.checkDiscards(l); err != nil {
+		if err := r.check(l); err != nil {
 			return nil, err
 		}
 	}

@@ -18,26 +18,46 @@ import (
 // metadata of the lease names its task. That works only with leases that have one holder, on a
 // Locker that shows the metadata, and if the key is free after the run; [New] refuses other rules.
 
-// checkDiscards returns an error if tasks that r drops or archives could be lost because of their
-// own earlier run.
-func (r *rule) checkDiscards(l locker.Locker) error {
+// check returns an error if l can never grant the locks of r, or if tasks that r drops or archives
+// could be lost because of their own earlier run.
+func (r *rule) check(l locker.Locker) error {
+	if err := locker.Check(l, r.lock); err != nil && r.adjust == nil {
+		return fmt.Errorf("asynqlock: On(%q): %w", r.pattern, err)
+	}
 	if r.busy == Snoozed {
 		return nil
 	}
-	const refused = "asynqlock: On(%q): Drop and Archive cannot be combined with %s: a task whose server stopped comes again, and would be discarded because of its own earlier run; %s"
+	reason, advice := unnamed(r.lock), "use Snooze"
 	i, shows := l.(inspector)
 	c, checks := l.(interface{ Check(rule locker.Rule) error })
 	switch {
-	case r.lock.KeepFor > 0:
-		return fmt.Errorf(refused, r.pattern, "KeepFor", "use Once to suppress duplicates of finished work, or Snooze")
-	case r.lock.Mode == locker.Shared:
-		return fmt.Errorf(refused, r.pattern, "Shared", "use Snooze")
-	case r.lock.Limit > 0 || checks && c.Check(locker.Rule{Weight: 1}) == nil: // a Weight needs a Limit
-		return fmt.Errorf(refused, r.pattern, "Limit, or a Locker of NewSemaphore", "use Snooze")
+	case reason == "KeepFor":
+		advice = "use Once to suppress duplicates of finished work, or Snooze"
+	case reason != "":
+	case checks && c.Check(locker.Rule{Weight: 1}) == nil: // a Weight needs a Limit
+		reason = "a Locker of NewSemaphore"
 	case !shows || showsNothing(i):
-		return fmt.Errorf(refused, r.pattern, "this Locker, which cannot show the holder of a key", "use Snooze, or a Locker such as that of locker.New")
+		reason, advice = "this Locker, which cannot show the holder of a key", "use Snooze, or a Locker such as that of locker.New"
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("asynqlock: On(%q): Drop and Archive cannot be combined with %s: a task whose server stopped comes again, and would be discarded because of its own earlier run; %s",
+		r.pattern, reason, advice)
+}
+
+// unnamed returns the field of lock because of which its lease cannot name a task, or "".
+func unnamed(lock locker.Rule) string {
+	switch {
+	case lock.KeepFor > 0:
+		return "KeepFor"
+	case lock.Mode == locker.Shared:
+		return "Mode Shared"
+	case lock.Limit > 0:
+		return "a Limit"
+	case lock.Metadata != "":
+		return "Metadata"
+	}
+	return ""
 }
 
 // inspector is a Locker that can show the holder of a key.
@@ -56,7 +76,7 @@ func showsNothing(i inspector) bool {
 
 // runNamed runs the handler under a lease whose metadata names the task.
 func (j *job) runNamed(ctx context.Context) error {
-	if j.lock.KeepFor > 0 || admitsSeveral(j.lock) || j.lock.Metadata != "" { // New has checked all that Adjust does not set
+	if unnamed(j.lock) != "" { // New has checked all that Adjust does not set
 		return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf(
 			"%w: Adjust has set KeepFor, Mode, Limit or Metadata for a task with Drop or Archive, which could then be discarded because of its own earlier run; leave this to tasks with Snooze", locker.ErrInvalidRule)}
 	}

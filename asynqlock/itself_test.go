@@ -25,6 +25,9 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 	poll, err := polling.New(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
 	must(t, err)
 	t.Cleanup(func() { must(t, poll.Close(context.Background())) })
+	readers, err := locker.NewReadWrite(q.redis, locker.WithPrefix(q.name+":"))
+	must(t, err)
+	t.Cleanup(func() { must(t, readers.Close(context.Background())) })
 	permits, err := locker.NewSemaphore(q.redis, 1, locker.WithPrefix(q.name+":"))
 	must(t, err)
 	t.Cleanup(func() { must(t, permits.Close(context.Background())) })
@@ -33,9 +36,9 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 		policy asynqlock.Policy
 		advice string // "": the rule is accepted
 	}{
-		"a key that is kept":  {single, asynqlock.KeepFor(time.Second), "use Once"},
-		"readers":             {single, asynqlock.Shared(), "use Snooze"},
-		"a limit":             {permits, asynqlock.Limit(2), "use Snooze"},
+		"a key that is kept":  {single, asynqlock.Rule(locker.Rule{KeepFor: time.Second}), "use Once"},
+		"readers":             {readers, asynqlock.Rule(locker.Rule{Mode: locker.Shared}), "use Snooze"},
+		"a limit":             {permits, asynqlock.Rule(locker.Rule{Limit: 2}), "use Snooze"},
 		"a semaphore":         {permits, asynqlock.Wait(time.Second), "use Snooze"},
 		"polling":             {poll, asynqlock.Wait(time.Second), "locker.New"},
 		"one holder of a key": {single, asynqlock.Once(time.Hour), ""},

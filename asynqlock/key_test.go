@@ -124,7 +124,7 @@ func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 func TestTheLongestPatternCounts(t *testing.T) {
 	t.Parallel()
 	named := func(name string) (asynqlock.Keys, asynqlock.Policy) {
-		return asynqlock.Template(key.Key(name)), asynqlock.Name(name)
+		return asynqlock.Template(key.Key(name)), asynqlock.Rule(locker.Rule{Name: name})
 	}
 	var opts []asynqlock.Option
 	for _, pattern := range []string{"report:*", "mail", "report:monthly", "mail:welcome*"} {
@@ -197,8 +197,11 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{on(asynqlock.Snooze(time.Millisecond))}, "Snooze(1ms); give at least 1s"},
 		{[]asynqlock.Option{on(asynqlock.Wait(0))}, "Wait(0s); give at least 1ms"},
 		{[]asynqlock.Option{on(asynqlock.Once(-1))}, "Once(-1ns)"},
-		{[]asynqlock.Option{on(asynqlock.KeepFor(1))}, "KeepFor(1ns)"},
-		{[]asynqlock.Option{on(asynqlock.TTL(1))}, "TTL(1ns)"},
+		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{KeepFor: 1}))}, "KeepFor is 1ns"},
+		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{TTL: 1}))}, "TTL is 1ns"},
+		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{Wait: 1}))}, "the policies Wait and Once"},
+		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{Key: "x"}))}, "the Keys make the Key"},
+		{[]asynqlock.Option{on(asynqlock.Drop(), asynqlock.Rule(locker.Rule{Metadata: "x"}))}, "cannot be combined with Metadata"},
 		{[]asynqlock.Option{on(asynqlock.Adjust(nil))}, "Adjust(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID(), asynqlock.Drop())}, "discard a task that has no duplicate"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("x:{id}"), asynqlock.Archive())}, "discard a task that has no duplicate"},

@@ -25,7 +25,7 @@ func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 		}
 	})
 	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
-		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Limit(3)))
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Rule(locker.Rule{Limit: 3})))
 	q.stop(g)
 	work := &record{duration: 100 * time.Millisecond}
 	q.workers(g, 10, work)

@@ -32,9 +32,9 @@ func Snooze(d time.Duration) Policy {
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
 // run before is put off instead: it is a retry, or asynq delivers it again although its earlier run
 // may still hold the key. To recognise such a task, its lease names it. So [New] refuses Drop and
-// [Archive] together with [KeepFor], [Shared], [Limit], and a Locker that shows no holders. If
-// Config.IsFailure does not count a retry, this retry can be distinguished from a duplicate only
-// while the earlier run keeps the key.
+// [Archive] together with a [Rule] that has KeepFor, a Mode, a Limit or Metadata, and with a Locker
+// that shows no holders. If Config.IsFailure does not count a retry, this retry can be
+// distinguished from a duplicate only while the earlier run keeps the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where an operator can inspect the task and
@@ -55,36 +55,27 @@ func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.OnceFor = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// KeepFor keeps the key busy for d from the start of a run, even if the run ends earlier, so runs
-// of a key begin at least d after each other. If several schedulers enqueue a task for the same
-// cron tick, use [Once]: only one of these tasks runs.
-func KeepFor(d time.Duration) Policy {
-	return func(r *rule) { r.lock.KeepFor = r.atLeast("KeepFor", d, time.Millisecond) }
-}
-
-// TTL sets how long the server keeps the lock after this process dies. Default: the TTL of the
-// Locker, 30 s.
-func TTL(d time.Duration) Policy {
-	return func(r *rule) { r.lock.TTL = r.atLeast("TTL", d, time.Millisecond) }
-}
-
-// Name sets the name of the lock in traces and metrics. Default: the task's type. Set a name if
-// types contain identifiers.
-func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
-
-// Shared lets tasks with Shared run at the same time, but not together with other tasks of the
-// same key. It needs a Locker with readers.
-func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
-
-// Limit lets at most n tasks of a key run at once, in all processes together. It needs a Locker of
-// locker.NewSemaphore. Give locker.NewSemaphore the number 1, so that rules without Limit lock
-// exclusively.
-func Limit(n int) Policy {
+// Rule sets fields of the lock's Rule for all tasks of this rule:
+//
+//	TTL       how long the server keeps the lock after this process dies; default: the Locker's TTL
+//	KeepFor   runs of a key begin at least this time after each other. If several schedulers
+//	          enqueue a task for the same cron tick, use [Once] instead: only one of them runs
+//	EndAfter  the handler's context ends after this time, and another run may overtake the handler
+//	Mode      Shared: such tasks of a key run together, and without others. It needs a Locker with
+//	          readers
+//	Limit     how many tasks of a key may run at once, in all processes together. It needs a Locker
+//	          of locker.NewSemaphore, made for 1, so that rules without a Limit lock exclusively
+//	Name      the name of the lock in traces and metrics; default: the task's type. Set a Name if
+//	          types contain identifiers
+//
+// The Keys of [On] make the Key, [Wait] sets the Wait, and [Once] sets OnceFor.
+func Rule(base locker.Rule) Policy {
 	return func(r *rule) {
-		if n < 1 {
-			r.refuse("Limit(%d); give how many tasks of a key may run at once, at least 1", n)
+		if base.Key != "" || base.Wait != 0 || base.OnceFor != 0 {
+			r.refuse("the Rule has a Key, a Wait or OnceFor; the Keys make the Key, and the policies Wait and Once set the others")
 		}
-		r.lock.Limit = n
+		base.OnceFor = r.lock.OnceFor
+		r.lock = base
 	}
 }
 
@@ -218,20 +209,13 @@ func (j *job) derive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lock := j.rule.lock
-	lock.Key, lock.Wait = text, shortenWait(ctx, j.wait)
+	j.lock = j.rule.lock
+	j.lock.Key, j.lock.Wait = text, shortenWait(ctx, j.wait)
 	if j.rule.adjust != nil {
-		lock = j.rule.adjustedRule(ctx, j.task, lock)
+		j.rule.adjust(ctx, j.task, &j.lock)
 	}
-	lock.Name = cmp.Or(lock.Name, j.task.Type())
-	j.lock = lock
+	j.lock.Name = cmp.Or(j.lock.Name, j.task.Type())
 	return nil
-}
-
-// adjustedRule returns lock with the changes of Adjust.
-func (r *rule) adjustedRule(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
-	r.adjust(ctx, t, &lock)
-	return lock
 }
 
 // shortenWait returns wait, or less so that the wait ends before ctx: earlier by a tenth of the

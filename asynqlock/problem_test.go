@@ -104,18 +104,18 @@ func TestPoliciesBecomeTheRule(t *testing.T) {
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	_ = refuse(t, l, asynqlock.Name("booking"), asynqlock.TTL(time.Minute), asynqlock.Once(time.Hour), asynqlock.KeepFor(time.Second),
-		asynqlock.Wait(5*time.Second), asynqlock.Shared())
+	_ = refuse(t, l, asynqlock.Once(time.Hour), asynqlock.Wait(5*time.Second),
+		asynqlock.Rule(locker.Rule{Name: "booking", TTL: time.Minute, KeepFor: time.Second, Mode: locker.Shared}))
 	if want := (locker.Rule{
 		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, KeepFor: time.Second, OnceFor: time.Hour,
 	}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	_ = refuse(t, l, asynqlock.Limit(3))
+	_ = refuse(t, l, asynqlock.Rule(locker.Rule{Limit: 3}))
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait, Limit: 3}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	_ = refuse(t, l, asynqlock.TTL(time.Minute), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
+	_ = refuse(t, l, asynqlock.Rule(locker.Rule{TTL: time.Minute}), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
 		r.Key, r.TTL, r.Name = "all-of-"+task.Type(), 2*r.TTL, ""
 	}))
 	if want := (locker.Rule{Key: "all-of-job", Name: "job", TTL: 2 * time.Minute, Wait: locker.NoWait}); l.asked != want {
