@@ -72,17 +72,17 @@
 //
 // # Schedules
 //
-// [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes.
+// [RunScheduler] runs a Scheduler or a PeriodicTaskManager in one of several processes.
 // [WithCatchUp] makes up ticks that were due while no process led. Use them when the job is a task
 // of asynq: one process enqueues each tick, and any worker runs it. For other jobs, see "A job
 // once" in docs/choosing.md.
 //
 // # Keys of this package
 //
-// Besides the keys of the rules, this package locks asynq-scheduler (see [WithSchedulerKey]),
-// asynq-tick:SCHEDULER:ENTRY:SECOND and asynq-task:QUEUE:ID if Drop or Archive needs it. At the
-// beginning of a term, it also locks asynq-tick:SCHEDULER as a trial. The names of these locks in
-// traces are asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the
-// key of a task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
-// asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE} ([WithCatchUp]).
+// Besides the keys of the rules, this package locks asynq-scheduler (see [RunScheduler]) and
+// asynq-tick:SCHEDULER:ENTRY:SECOND. The names of these locks in traces are asynq-scheduler and
+// asynq-tick. asynq-wake is the name of a wait for the key of a task that was put off. With Drop or
+// Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis, this package keeps
+// asynqlock:line:{KEY} and asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE}
+// ([WithCatchUp]).
 package asynqlock

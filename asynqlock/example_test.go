@@ -81,7 +81,7 @@ func ExampleRunScheduler() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = asynqlock.RunScheduler(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+	err = asynqlock.RunScheduler(context.Background(), l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 		s := asynq.NewScheduler(asynq.RedisClientOpt{Addr: "localhost:6379"}, opts)
 		_, err := s.Register("0 * * * *", asynq.NewTask("report:hourly", nil))
 		return s, err

@@ -48,7 +48,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 	}
 	switch way {
 	case "scheduler":
-		err = asynqlock.RunScheduler(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		err = asynqlock.RunScheduler(context.Background(), l, locker.Rule{TTL: 2 * time.Second}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			fmt.Println("leads")
 			passes := opts.PreEnqueueFunc
 			opts.PreEnqueueFunc = func(task *asynq.Task, options []asynq.Option) {
@@ -58,14 +58,14 @@ var replica = proc.Register("scheduler", func(args []string) {
 				passes(task, options)
 			}
 			return tick(asynq.NewSchedulerFromRedisClient(c, opts))
-		}, asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithSchedulerBase(base))
+		}, asynqlock.WithSchedulerBase(base))
 	case "manager":
-		err = asynqlock.RunPeriodicTaskManager(context.Background(), l, func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
+		err = asynqlock.RunScheduler(context.Background(), l, locker.Rule{TTL: 2 * time.Second}, func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
 			fmt.Println("leads")
 			return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{
 				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
 			})
-		}, asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithSchedulerBase(base))
+		}, asynqlock.WithSchedulerBase(base))
 	case "unguarded": // an unchanged scheduler, which runs under the lock
 		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
 		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package asynqlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,18 +20,22 @@ import (
 // leader stops, another process takes over at once. When the leader dies, another process takes
 // over after the lock's TTL.
 //
+// The fields of rule: Key is "asynq-scheduler" if it is empty. Schedules with different leaders
+// need different keys. TTL is 10 s if it is not set. [lead.New] describes the other fields.
+//
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
-// started again. build must make the scheduler with the given options. build may also set options
-// that are empty. Give your own PreEnqueueFunc to [WithSchedulerBase]. If build sets another
-// PreEnqueueFunc, this function must call the given function. RunScheduler checks this once, with a
-// task "asynqlock:probe". For example:
+// started again. build must make the scheduler with the given options. A PeriodicTaskManager has
+// them in PeriodicTaskManagerOpts.SchedulerOpts. build may also set options that are empty. Give
+// your own PreEnqueueFunc to [WithSchedulerBase]. If build sets another PreEnqueueFunc, this
+// function must call the given function. RunScheduler checks this once, with a task
+// "asynqlock:probe". For example:
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
 //		_, err := s.Register("0 3 * * *", asynq.NewTask("report:nightly", nil))
 //		return s, err
 //	}
-//	err := asynqlock.RunScheduler(ctx, l, build, asynqlock.WithCatchUp(6*time.Hour))
+//	err := asynqlock.RunScheduler(ctx, l, locker.Rule{}, build, asynqlock.WithCatchUp(6*time.Hour))
 //
 // RunScheduler returns nil when ctx ends. It returns an error if build fails, if the scheduler does
 // not start, or if the Locker is closed or does not support the rule. While the lock server cannot
@@ -42,51 +47,36 @@ import (
 // and the second. So if the clocks of the old and the new leader differ, only one of the leaders
 // enqueues the tick. Ticks that are due while no process leads are lost, unless [WithCatchUp] makes
 // them up.
-func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
-	if build == nil {
-		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
-	}
-	return runLeader(ctx, l, "RunScheduler", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
-		s, err := build(o)
-		if err == nil && s == nil {
-			err = errors.New("build returned no scheduler")
+func RunScheduler[S *asynq.Scheduler | *asynq.PeriodicTaskManager](
+	ctx context.Context, l locker.Locker, rule locker.Rule, build func(opts *asynq.SchedulerOpts) (S, error), opts ...SchedulerOption,
+) error {
+	rule.Key = cmp.Or(rule.Key, "asynq-scheduler")
+	rule.Name = cmp.Or(rule.Name, "asynq-scheduler")
+	ls := &leadership{locker: l, rule: rule, logger: slog.Default(), onLeading: func(bool) {}}
+	if build != nil {
+		ls.build = func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
+			s, err := build(o)
+			if err != nil {
+				return nil, nil, err
+			}
+			if s == nil {
+				return nil, nil, errors.New("build returned no scheduler")
+			}
+			inner, ok := any(s).(*asynq.Scheduler)
+			if !ok {
+				inner, err = unexported[*asynq.Scheduler](s, "s")
+			}
+			return any(s).(scheduler), inner, err
 		}
-		return s, s, err
-	})
+	}
+	if err := ls.run(ctx, opts); err != nil {
+		return fmt.Errorf("asynqlock: RunScheduler: %w", err)
+	}
+	return nil
 }
 
-// RunPeriodicTaskManager is [RunScheduler] for a scheduler whose entries come from a
-// PeriodicTaskConfigProvider. build must set PeriodicTaskManagerOpts.SchedulerOpts to the given
-// options.
-func RunPeriodicTaskManager(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error), opts ...SchedulerOption) error {
-	if build == nil {
-		return errors.New("asynqlock: RunPeriodicTaskManager: build is nil; give a function that makes the manager")
-	}
-	return runLeader(ctx, l, "RunPeriodicTaskManager", opts, func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
-		m, err := build(o)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case m == nil:
-			return nil, nil, errors.New("build returned no manager")
-		}
-		s, err := unexported[*asynq.Scheduler](m, "s")
-		return m, s, err
-	})
-}
-
-// A SchedulerOption sets up [RunScheduler] and [RunPeriodicTaskManager].
+// A SchedulerOption sets up [RunScheduler].
 type SchedulerOption func(*leadership)
-
-// WithSchedulerKey sets the key of the schedule's lock. Schedules with different leaders need
-// different keys. Default: "asynq-scheduler".
-func WithSchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
-
-// WithSchedulerTTL sets the time after which another process takes over from a leader that died.
-// Default: 10 s.
-func WithSchedulerTTL(d time.Duration) SchedulerOption {
-	return func(ls *leadership) { ls.rule.TTL = d }
-}
 
 // WithSchedulerBase sets the options from which RunScheduler makes the options for build. The
 // PreEnqueueFunc in base is called for the ticks that are enqueued.
@@ -110,7 +100,7 @@ func WithSchedulerClient(c *Client) SchedulerOption {
 // WithCatchUp makes up ticks that were due while no process led, or while Redis could not be
 // reached. The next leader enqueues each such tick at once, if the tick was due less than window
 // ago. The last slot of each entry is kept in the scheduler's Redis, in a hash named
-// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [WithSchedulerKey]. Schedules that share a
+// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the Key of the Rule. Schedules that share a
 // Redis need different keys. An entry is identified by its spec, its task and its options. A tick
 // is not made up if it was due before any leader had the entry of this tick. If a process is killed
 // while it enqueues a tick, the tick is enqueued exactly once.
@@ -153,47 +143,41 @@ type leadership struct {
 	locker    locker.Locker
 	rule      locker.Rule
 	base      asynq.SchedulerOpts
-	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)
-	client    *Client // nil: the scheduler enqueues its ticks itself
+	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) // nil: it is missing
+	client    *Client                                                         // nil: the scheduler enqueues its ticks itself
 	window    time.Duration
 	onLeading func(bool)
 	logger    *slog.Logger
 	refused   error // the error of an option
 }
 
-// runLeader runs a scheduler while this process leads.
-func runLeader(ctx context.Context, l locker.Locker, caller string, opts []SchedulerOption, build func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)) error {
-	if typednil.Is(l) {
-		return fmt.Errorf("asynqlock: %s: the Locker is nil; make one with locker.New, and check its error", caller)
-	}
-	ls := &leadership{
-		locker: l, build: build, logger: slog.Default(), onLeading: func(bool) {},
-		rule: locker.Rule{Key: "asynq-scheduler", Name: "asynq-scheduler"},
+// run runs a scheduler while this process leads.
+func (ls *leadership) run(ctx context.Context, opts []SchedulerOption) error {
+	switch {
+	case typednil.Is(ls.locker):
+		return errors.New("the Locker is nil; make one with locker.New, and check its error")
+	case ls.build == nil:
+		return errors.New("build is nil; give a function that makes the scheduler")
 	}
 	for i, o := range opts {
 		if o == nil {
-			return fmt.Errorf("asynqlock: %s: option %d is nil; leave it out instead", caller, i+1)
+			return fmt.Errorf("option %d is nil; leave it out instead", i+1)
 		}
 		o(ls)
 	}
 	if ls.refused != nil {
-		return fmt.Errorf("asynqlock: %s: %w", caller, ls.refused)
+		return ls.refused
 	}
-	return lead.Run(ctx, l, ls.rule, func(ctx context.Context) error {
-		if err := ls.serve(ctx); err != nil {
-			return fmt.Errorf("asynqlock: %s: %w", caller, err)
-		}
-		return nil
-	}, lead.WithLogger(ls.logger))
+	if err := locker.Check(ls.locker, ls.slotRule("")); err != nil {
+		return fmt.Errorf("no tick can be claimed: %w", err)
+	}
+	return lead.Run(ctx, ls.locker, ls.rule, ls.serve, lead.WithLogger(ls.logger))
 }
 
 // serve runs a scheduler until ctx ends, which is when the caller's context or the lock ends.
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
 	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
-	if err := t.takeSlot("asynq-tick:" + ls.rule.Key); errors.Is(err, locker.ErrInvalidRule) {
-		return fmt.Errorf("no tick can be claimed: %w", err)
-	}
 	s, inner, err := ls.build(t.options())
 	if err != nil {
 		return err

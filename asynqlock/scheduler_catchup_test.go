@@ -15,6 +15,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -23,9 +24,9 @@ func runSchedule(t *testing.T, q *queue, store *lockertest.Memory, spec string, 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	base := []asynqlock.SchedulerOption{asynqlock.WithSchedulerKey(q.name), asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}
+	base := []asynqlock.SchedulerOption{asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}
 	go func() {
-		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), locker.Rule{Key: q.name}, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			s := asynq.NewSchedulerFromRedisClient(q.redis, o)
 			_, err := s.Register(spec, asynq.NewTask("job", []byte(`{"account":"42"}`), asynq.Queue(q.name)))
 			return s, err
@@ -187,7 +188,7 @@ func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	run := func(own func(given func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option)) error {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		return asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, lockertest.NewMemory()), func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		return asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, lockertest.NewMemory()), locker.Rule{}, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			o.PreEnqueueFunc = own(o.PreEnqueueFunc)
 			return asynq.NewSchedulerFromRedisClient(q.redis, o), nil
 		}, asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}), asynqlock.WithOnLeading(func(bool) { cancel() }))

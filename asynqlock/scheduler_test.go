@@ -68,7 +68,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asy
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		ended <- asynqlock.RunScheduler(ctx, l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			hooks <- opts.PreEnqueueFunc
 			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
 		}, append([]asynqlock.SchedulerOption{asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}, more...)...)
@@ -111,7 +111,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	}
 	var before *asynq.Scheduler
 	go func() {
-		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), locker.Rule{Key: "mine"}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 			s := asynq.NewSchedulerFromRedisClient(q.redis, opts)
 			if before != nil {
 				stopped(before)
@@ -119,7 +119,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 			before = s
 			terms <- s
 			return s, nil
-		}, asynqlock.WithSchedulerKey("mine"), asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
+		}, asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}))
 	}()
 	<-terms
 	info, err := operator.Inspect(t.Context(), "mine")
@@ -194,34 +194,33 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 	none := func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, nil }
 	for says, run := range map[string]func() error{
 		"the table of schedules is torn": func() error {
-			return asynqlock.RunScheduler(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, torn })
+			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, torn })
 		},
-		"build returned no scheduler": func() error { return asynqlock.RunScheduler(t.Context(), l, none) },
-		"build is nil":                func() error { return asynqlock.RunScheduler(t.Context(), l, nil) },
-		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, none) },
-		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, none, nil) },
-		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, none, asynqlock.WithSchedulerTTL(1)) },
+		"build returned no scheduler": func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, none) },
+		"build is nil":                func() error { return asynqlock.RunScheduler[*asynq.Scheduler](t.Context(), l, locker.Rule{}, nil) },
+		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, locker.Rule{}, none) },
+		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, none, nil) },
+		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{TTL: 1}, none) },
 		"no tick can be claimed": func() error {
 			l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithMaxTTL(20*time.Second), locker.WithTTL(20*time.Second))
-			return asynqlock.RunScheduler(t.Context(), l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, opts), nil
 			})
 		},
 		"without the given options": func() error {
-			return asynqlock.RunScheduler(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, &asynq.SchedulerOpts{}), nil
 			})
 		},
-		"RunPeriodicTaskManager: build made the scheduler without the given options": func() error {
-			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
+		"asynqlock: RunScheduler: build made the scheduler without the given options": func() error {
+			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
 				q := newQueue(t)
 				return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{PeriodicTaskConfigProvider: schedule(q.name), RedisUniversalClient: q.redis})
 			})
 		},
-		"RunPeriodicTaskManager: build returned no manager": func() error {
-			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) { return nil, nil })
+		"RunScheduler: build returned no scheduler": func() error {
+			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) { return nil, nil })
 		},
-		"RunPeriodicTaskManager: build is nil": func() error { return asynqlock.RunPeriodicTaskManager(t.Context(), l, nil) },
 	} {
 		if err := run(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)

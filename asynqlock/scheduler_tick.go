@@ -144,26 +144,29 @@ func (t *term) claimSlot(entry string) bool {
 	}
 	claim, ok := t.claims[entry]
 	if !ok {
-		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
-		// Only a busy slot stops the tick. If the claim gets no answer, the tick passes if this
-		// process leads.
-		claim = sync.OnceValue(func() bool { return !errors.Is(t.takeSlot(key), locker.ErrBusy) })
+		rule := t.slotRule(entry + ":" + strconv.FormatInt(t.slot, 10))
+		claim = sync.OnceValue(func() bool { return t.takeSlot(rule) })
 		t.claims[entry] = claim
 	}
 	t.mu.Unlock()
 	return claim()
 }
 
-// takeSlot takes a slot by its lock. The slot stays taken for the time slotKept.
-func (t *term) takeSlot(slot string) error {
+// slotRule returns the Rule of a slot's lock. The slot stays taken for the time slotKept.
+func (ls *leadership) slotRule(slot string) locker.Rule {
+	return locker.Rule{Key: "asynq-tick:" + ls.rule.Key + ":" + slot, Name: "asynq-tick", Wait: locker.NoWait, KeepFor: slotKept}
+}
+
+// takeSlot takes the lock of a slot. It returns false only if another process has taken the slot:
+// if there is no answer, the tick passes if this process leads.
+func (t *term) takeSlot(slot locker.Rule) bool {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
-	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, KeepFor: slotKept})
-	if err != nil {
-		return err
+	lease, err := t.locker.Acquire(ctx, slot)
+	if err == nil {
+		_ = lease.Release(ctx) // KeepFor keeps the slot taken
 	}
-	_ = lease.Release(ctx) // KeepFor keeps the slot taken
-	return nil
+	return !errors.Is(err, locker.ErrBusy)
 }
 
 // entryOf returns the name of a schedule's entry. The name depends on the task and on the options,

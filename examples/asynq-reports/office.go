@@ -209,7 +209,7 @@ func (o *office) runSchedule(ctx context.Context, out io.Writer) error {
 		stops[i] = stop
 		base := asynq.SchedulerOpts{LogLevel: asynq.FatalLevel, PostEnqueueFunc: func(*asynq.TaskInfo, error) { ticks <- tick{i, time.Now().Unix()} }}
 		go func() {
-			ended <- asynqlock.RunScheduler(ctx, l, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			ended <- asynqlock.RunScheduler(ctx, l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 				s := asynq.NewSchedulerFromRedisClient(o.redis, opts)
 				_, err := s.Register("@every 1s", asynq.NewTask("stats:count", nil))
 				return s, err

@@ -30,11 +30,11 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	panic(asynqlock.RunScheduler(context.Background(), l, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+	panic(asynqlock.RunScheduler(context.Background(), l, locker.Rule{Key: queue, TTL: 2 * time.Second}, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 		s := asynq.NewSchedulerFromRedisClient(c, o)
 		_, err := s.Register("@every 1s", asynq.NewTask("tick", nil, asynq.Queue(queue)))
 		return s, err
-	}, asynqlock.WithSchedulerKey(queue), asynqlock.WithSchedulerTTL(2*time.Second), asynqlock.WithCatchUp(time.Hour),
+	}, asynqlock.WithCatchUp(time.Hour),
 		asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: silent{}}),
 		asynqlock.WithOnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
