@@ -92,24 +92,9 @@ func (ls *lines) join(ctx context.Context, key, task string, arrived time.Time, 
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
 
-// recordCall records that the task at the front of the line is called. It returns this task, and
-// how long ago it was called. If the line is empty, task is "".
-func (ls *lines) recordCall(ctx context.Context, key string) (task string, since time.Duration, err error) {
-	return ls.front(ctx, key, time.Hour)
-}
-
-// sinceCall returns how long ago the task at the front of the line was called. since is negative if
-// that task was not called, or if the line is empty.
-func (ls *lines) sinceCall(ctx context.Context, key string) (since time.Duration, err error) {
-	task, since, err := ls.front(ctx, key, 0)
-	if task == "" {
-		since = -1
-	}
-	return since, err
-}
-
-// front returns the task at the front of the line, and how long ago it was called. If ttl is not 0,
-// it also records for the time ttl that this task is called.
+// front returns the task at the front of the line, and how long ago it was called; since is
+// negative if it was not called. If the line is empty, task is "". If ttl is not 0, front also
+// records for the time ttl that this task is called.
 func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task string, since time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()

@@ -37,13 +37,12 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 	if !ls.lookups.exists(ctx, ls.redis, ls.keys(j.lock.Key)[0]) {
 		return true
 	}
-	p, err := ls.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
+	p, err := j.joinLine(ctx)
 	if err != nil {
 		return true
 	}
-	j.inLine, j.othersInLine, j.tasksAhead = true, true, p.tasksAhead
-	if j.lock.Wait == locker.NoWait && p.tasksAhead == 0 {
-		j.lock.Wait = shortenWait(ctx, calledWait)
+	if p.tasksAhead == 0 {
+		j.waitForKey(ctx)
 	}
 	return p.mayTry()
 }
@@ -51,15 +50,28 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 // isCalled reports whether the task has been at the front of the line since an earlier delivery.
 // Then the task may try to take its key even if a later delivery of this process wants the key too.
 func (j *job) isCalled(ctx context.Context) bool {
-	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
-	if err != nil {
-		return false
-	}
-	j.inLine, j.othersInLine, j.tasksAhead, j.calledEarlier = true, true, p.tasksAhead, p.tasksAhead == 0 && p.wasInLine
-	if j.calledEarlier && j.lock.Wait == locker.NoWait {
-		j.lock.Wait = shortenWait(ctx, calledWait)
+	p, err := j.joinLine(ctx)
+	j.calledEarlier = err == nil && p.tasksAhead == 0 && p.wasInLine
+	if j.calledEarlier {
+		j.waitForKey(ctx)
 	}
 	return j.calledEarlier
+}
+
+// joinLine puts the task into the line of its key, or finds the place that the task has in it.
+func (j *job) joinLine(ctx context.Context) (place, error) {
+	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
+	if err == nil {
+		j.inLine, j.othersInLine, j.tasksAhead = true, true, p.tasksAhead
+	}
+	return p, err
+}
+
+// waitForKey makes a task at the front of the line wait for its key for a moment.
+func (j *job) waitForKey(ctx context.Context) {
+	if j.lock.Wait == locker.NoWait {
+		j.lock.Wait = shortenWait(ctx, calledWait)
+	}
 }
 
 // queuedError returns the error of a task that has other tasks of its key before it.

@@ -66,33 +66,25 @@ type interest struct {
 // enter counts a delivery that wants the key, and returns true. But if onlyIfAlone is true and
 // another delivery is counted, enter counts nothing and returns false.
 func (w *waker) enter(key string, onlyIfAlone bool) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	in := w.keys[key]
-	if in == nil {
-		in = &interest{}
-		w.keys[key] = in
-	}
-	if onlyIfAlone && in.deliveries > 0 {
-		return false
-	}
-	in.deliveries++
-	return true
+	return w.change(key, func(in *interest) bool {
+		if onlyIfAlone && in.deliveries > 0 {
+			return false
+		}
+		in.deliveries++
+		return true
+	})
 }
 
 // exit reverses enter when a delivery ends. hadTurn is true if the delivery had the key, or gave up
 // its place in the line. othersInLine is true if the delivery saw other tasks in the line.
 func (w *waker) exit(lock locker.Rule, hadTurn, othersInLine bool) {
-	w.mu.Lock()
-	in := w.keys[lock.Key]
-	in.deliveries--
-	parked := in.parked
-	if in.deliveries == 0 {
-		in.parked = false
-	}
-	last := in.deliveries == 0
-	w.forget(lock.Key)
-	w.mu.Unlock()
+	var parked bool
+	last := w.change(lock.Key, func(in *interest) bool {
+		in.deliveries--
+		parked = in.parked
+		in.parked = parked && in.deliveries > 0
+		return in.deliveries == 0
+	})
 	switch {
 	case hadTurn && (othersInLine || parked):
 		w.call(lock.Key)
@@ -104,27 +96,16 @@ func (w *waker) exit(lock locker.Rule, hadTurn, othersInLine bool) {
 // recordPutOff records that a delivery of this process put its task off. If the waker counts a
 // delivery for the key, perhaps this one, the last of them starts the watcher.
 func (w *waker) recordPutOff(lock locker.Rule) {
-	w.mu.Lock()
-	in := w.keys[lock.Key]
-	counted := in != nil && in.deliveries > 0
-	if counted {
-		in.parked = true
-	}
-	w.mu.Unlock()
-	if !counted {
+	if !w.change(lock.Key, func(in *interest) bool {
+		in.parked = in.parked || in.deliveries > 0
+		return in.deliveries > 0
+	}) {
 		w.watch(lock)
 	}
 }
 
-// forget deletes the interest in key if nothing is left to do for the key. The caller holds w.mu.
-func (w *waker) forget(key string) {
-	if in := w.keys[key]; in != nil && *in == (interest{}) {
-		delete(w.keys, key)
-	}
-}
-
 // change lets its second parameter, a function, change the interest in key, and returns the result
-// of that function.
+// of that function. It forgets the interest if nothing is left to do for the key.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,7 +115,9 @@ func (w *waker) change(key string, change func(in *interest) bool) bool {
 		w.keys[key] = in
 	}
 	changed := change(in)
-	w.forget(key)
+	if *in == (interest{}) {
+		delete(w.keys, key)
+	}
 	return changed
 }
 
@@ -228,7 +211,7 @@ func (w *waker) call(key string) {
 func (w *waker) callFront(ctx context.Context, key string) {
 	pause := 2 * time.Millisecond
 	for {
-		front, since, err := w.lines.recordCall(ctx, key)
+		front, since, err := w.lines.front(ctx, key, time.Hour)
 		if err != nil || front == "" {
 			return
 		}
@@ -289,8 +272,8 @@ func (w *waker) expect(key string, wait time.Duration) {
 		if w.ctx.Err() != nil {
 			return
 		}
-		switch since, err := w.lines.sinceCall(w.ctx, key); {
-		case err != nil || since < 0:
+		switch front, since, err := w.lines.front(w.ctx, key, 0); {
+		case err != nil || front == "" || since < 0:
 		case since >= abandonedAfter:
 			w.call(key)
 		default:
