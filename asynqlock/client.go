@@ -58,12 +58,6 @@ func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asyn
 	return c.client.EnqueueContext(ctx, t, opts...)
 }
 
-// isUnique reports whether the rule of t has Unique.
-func (c *Client) isUnique(t *asynq.Task) bool {
-	r := c.guard.rules.match(t.Type())
-	return r != nil && r.unique
-}
-
 // enqueueUnique enqueues t, unless there is a task of its type and key. r is the rule of t.
 func (c *Client) enqueueUnique(ctx context.Context, r *rule, t *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	m := message{task: t, queue: "default"}
@@ -187,8 +181,13 @@ func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]s
 	return headers
 }
 
+// optionsOf returns the options that a task was made with. asynq does not export these options.
+func optionsOf(t *asynq.Task) ([]asynq.Option, error) {
+	return unexported[[]asynq.Option](t, "opts")
+}
+
 // unexported returns an unexported field of the struct to which p points. This package needs
-// values that asynq does not export: the options of a task, and the entries of a scheduler. If this
+// values that asynq does not export: the options of a task, and the hook of a scheduler. If this
 // version of asynq lacks the field, or the field has another type, the function returns an error.
 func unexported[T any](p any, name string) (T, error) {
 	var none T

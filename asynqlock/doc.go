@@ -72,10 +72,9 @@
 //
 // # Schedules
 //
-// [RunScheduler] runs a Scheduler or a PeriodicTaskManager in one of several processes.
-// [WithCatchUp] makes up ticks that were due while no process led. Use them when the job is a task
-// of asynq: one process enqueues each tick, and any worker runs it. For other jobs, see "A job
-// once" in docs/choosing.md.
+// [RunScheduler] runs a Scheduler or a PeriodicTaskManager in one of several processes. Use it when
+// the job is a task of asynq: one process enqueues each tick, and any worker runs it. For other
+// jobs, see "A job once" in docs/choosing.md.
 //
 // # Keys of this package
 //
@@ -83,6 +82,5 @@
 // asynq-tick:SCHEDULER:ENTRY:SECOND. The names of these locks in traces are asynq-scheduler and
 // asynq-tick. asynq-wake is the name of a wait for the key of a task that was put off. With Drop or
 // Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis, this package keeps
-// asynqlock:line:{KEY} and asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE}
-// ([WithCatchUp]).
+// asynqlock:line:{KEY} and asynqlock:call:{KEY}, see [WithWaking].
 package asynqlock

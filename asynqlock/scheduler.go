@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -35,18 +34,18 @@ import (
 //		_, err := s.Register("0 3 * * *", asynq.NewTask("report:nightly", nil))
 //		return s, err
 //	}
-//	err := asynqlock.RunScheduler(ctx, l, locker.Rule{}, build, asynqlock.WithCatchUp(6*time.Hour))
+//	err := asynqlock.RunScheduler(ctx, l, locker.Rule{}, build)
 //
 // RunScheduler returns nil when ctx ends. It returns an error if build fails, if the scheduler does
 // not start, or if the Locker is closed or does not support the rule. While the lock server cannot
 // be reached, RunScheduler tries again.
 //
 // No tick is enqueued twice. The options' PreEnqueueFunc lets a tick pass only if this process
-// still holds the lock by its own clock. So a process that was paused for too long does not
-// enqueue its late ticks. Each tick also claims its slot, which is made of the task, its options
-// and the second. So if the clocks of the old and the new leader differ, only one of the leaders
-// enqueues the tick. Ticks that are due while no process leads are lost, unless [WithCatchUp] makes
-// them up.
+// still holds the lock by its own clock. So a process that was paused for too long does not enqueue
+// its late ticks. Each tick also claims its slot, which is made of the task, its options and the
+// second. So if the clocks of the old and the new leader differ, only one of the leaders enqueues
+// the tick. Ticks that are due while no process leads are lost. A rare job should therefore tick
+// several times, and have a rule with [Once]: see docs/asynq.md.
 func RunScheduler[S *asynq.Scheduler | *asynq.PeriodicTaskManager](
 	ctx context.Context, l locker.Locker, rule locker.Rule, build func(opts *asynq.SchedulerOpts) (S, error), opts ...SchedulerOption,
 ) error {
@@ -97,28 +96,6 @@ func WithSchedulerClient(c *Client) SchedulerOption {
 	}
 }
 
-// WithCatchUp makes up ticks that were due while no process led, or while Redis could not be
-// reached. The next leader enqueues each such tick at once, if the tick was due less than window
-// ago. The last slot of each entry is kept in the scheduler's Redis, in a hash named
-// asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the Key of the Rule. Schedules that share a
-// Redis need different keys. An entry is identified by its spec, its task and its options. A tick
-// is not made up if it was due before any leader had the entry of this tick. If a process is killed
-// while it enqueues a tick, the tick is enqueued exactly once.
-//
-// The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
-// has [Unique]. The task also has a Retention of at least a minute. The completed task is kept for
-// that time, so that its tick is not enqueued again. asynq's history of the schedule does not show
-// such ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the
-// leader changes.
-func WithCatchUp(window time.Duration) SchedulerOption {
-	return func(ls *leadership) {
-		ls.window = window
-		if window < time.Second {
-			ls.refused = fmt.Errorf("WithCatchUp(%v); give at least 1s, or leave it out", window)
-		}
-	}
-}
-
 // WithOnLeading calls f when this process begins to lead, and when this process no longer leads. f
 // must return quickly. The log and the metadata of the schedule's lock also name the leader, as
 // HOST:PID.
@@ -126,8 +103,8 @@ func WithOnLeading(f func(leads bool)) SchedulerOption {
 	return func(ls *leadership) { ls.onLeading = f }
 }
 
-// WithSchedulerLogger sets the logger to which a leader logs the beginning and the end of its term,
-// and the ticks that it makes up. Default: slog.Default.
+// WithSchedulerLogger sets the logger to which a leader logs the beginning and the end of its term.
+// Default: slog.Default.
 func WithSchedulerLogger(l *slog.Logger) SchedulerOption {
 	return func(ls *leadership) { ls.logger = l }
 }
@@ -145,7 +122,6 @@ type leadership struct {
 	base      asynq.SchedulerOpts
 	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) // nil: it is missing
 	client    *Client                                                         // nil: the scheduler enqueues its ticks itself
-	window    time.Duration
 	onLeading func(bool)
 	logger    *slog.Logger
 	refused   error // the error of an option
@@ -193,15 +169,11 @@ func (ls *leadership) serve(ctx context.Context) error {
 		s.Shutdown()
 		ls.onLeading(false)
 	}()
-	if made := t.catchUp.Load(); made != nil {
-		made.run(ctx)
-	}
 	<-ctx.Done()
 	return nil
 }
 
-// examine refuses a scheduler that does not call the PreEnqueueFunc of its options. It also
-// prepares WithCatchUp.
+// examine refuses a scheduler that does not call the PreEnqueueFunc of its options.
 func (t *term) examine(s *asynq.Scheduler) error {
 	hook, err := unexported[func(*asynq.Task, []asynq.Option)](s, "preEnqueueFunc")
 	switch {
@@ -212,12 +184,8 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	case !t.callsPreEnqueue(hook):
 		return errors.New("build replaced the given PreEnqueueFunc, and its own function does not call the given one, so each tick can be enqueued twice; " +
 			"give your own function with WithSchedulerBase")
-	case t.window == 0:
-		return nil
 	}
-	made, err := newCatchUp(t, s)
-	t.catchUp.Store(made)
-	return err
+	return nil
 }
 
 // callsPreEnqueue reports whether hook calls the PreEnqueueFunc that build was given. To find out,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -256,5 +258,94 @@ func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	stop() // the scheduler ticks once more before it ends
 	if got, want := results(), []locker.Result{"enqueued", "enqueued", locker.ResultLost}; !slices.Equal(got, want) {
 		t.Errorf("the ticks were %q, want %q", got, want)
+	}
+}
+
+// runSchedule runs a scheduler that ticks each second until stop is called.
+func runSchedule(t *testing.T, q *queue, store *lockertest.Memory, opts ...asynqlock.SchedulerOption) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	base := []asynqlock.SchedulerOption{asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}})}
+	go func() {
+		ended <- asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, store), locker.Rule{Key: q.name}, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			s := asynq.NewSchedulerFromRedisClient(q.redis, o)
+			_, err := s.Register("@every 1s", asynq.NewTask("job", []byte(`{"account":"42"}`), asynq.Queue(q.name)))
+			return s, err
+		}, append(base, opts...)...)
+	}()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Ticks are enqueued like other tasks: they carry the trace and the leader's fence, and a Unique
+// tick is in the queue only once.
+func TestTicksCarryTraceAndUnique(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	g := guardOf(t, lockertest.NewLocker(t, store), asynqlock.WithPropagator(shout{}),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Unique()))
+	var mu sync.Mutex
+	var refused int
+	base := asynq.SchedulerOpts{Logger: quiet{}, PostEnqueueFunc: func(_ *asynq.TaskInfo, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if errors.Is(err, asynq.ErrDuplicateTask) {
+			refused++
+		}
+	}}
+	var leads atomic.Int32
+	stop := runSchedule(t, q, store, asynqlock.WithSchedulerClient(g.Client(q.client, q.inspector)), asynqlock.WithSchedulerBase(base),
+		asynqlock.WithOnLeading(func(yes bool) {
+			if yes {
+				leads.Add(1)
+			} else {
+				leads.Add(-1)
+			}
+		}))
+	await(t, "a second tick was refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 })
+	if leads.Load() != 1 {
+		t.Error("OnLeading was not called")
+	}
+	stop()
+	if leads.Load() != 0 {
+		t.Error("OnLeading was not called when the term was over")
+	}
+	tasks, err := q.inspector.ListPendingTasks(q.name)
+	if err != nil || len(tasks) != 1 {
+		t.Fatalf("%d tasks, %v", len(tasks), err)
+	}
+	fences := asynqlock.Fences(asynq.NewTaskWithHeaders("job", nil, tasks[0].Headers))
+	if _, ok := tasks[0].Headers["shout"]; !ok || len(fences) != 1 || fences[0].Key != q.name {
+		t.Errorf("the tick has the headers %v", tasks[0].Headers)
+	}
+}
+
+// In an earlier version, a build function could replace the given PreEnqueueFunc, which lets only
+// claimed ticks pass. Then, after the loss of a lock, three of nine seconds had two ticks.
+func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	run := func(own func(given func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option)) error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		return asynqlock.RunScheduler(ctx, lockertest.NewLocker(t, lockertest.NewMemory()), locker.Rule{}, func(o *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			o.PreEnqueueFunc = own(o.PreEnqueueFunc)
+			return asynq.NewSchedulerFromRedisClient(q.redis, o), nil
+		}, asynqlock.WithSchedulerBase(asynq.SchedulerOpts{Logger: quiet{}}), asynqlock.WithOnLeading(func(bool) { cancel() }))
+	}
+	metrics := func(*asynq.Task, []asynq.Option) {}
+	if err := run(func(func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option) { return metrics }); err == nil || !strings.Contains(err.Error(), "WithSchedulerBase") {
+		t.Errorf("%v, want that it is refused", err)
+	}
+	if err := run(func(given func(*asynq.Task, []asynq.Option)) func(*asynq.Task, []asynq.Option) {
+		return func(task *asynq.Task, opts []asynq.Option) { metrics(task, opts); given(task, opts) }
+	}); err != nil {
+		t.Errorf("one that calls the function that was there: %v", err)
 	}
 }

@@ -21,14 +21,12 @@ import (
 // term is the time during which one process leads.
 type term struct {
 	*leadership
-	ctx     context.Context
-	lease   *locker.Lease
-	opts    *asynq.SchedulerOpts    // the scheduler's options, which build may have changed
-	catchUp atomic.Pointer[catchUp] // makes up ticks; nil without WithCatchUp
+	ctx   context.Context
+	lease *locker.Lease
+	opts  *asynq.SchedulerOpts // the scheduler's options, which build may have changed
 
-	probe    *asynq.Task // a task that shows whether the scheduler calls PreEnqueueFunc
-	probed   atomic.Bool
-	announce func(*asynq.Task, []asynq.Option) // the program's PreEnqueueFunc
+	probe  *asynq.Task // a task that shows whether the scheduler calls PreEnqueueFunc
+	probed atomic.Bool
 
 	mu     sync.Mutex
 	slot   int64                  // the Unix time of the last tick, in seconds
@@ -44,8 +42,6 @@ func (t *term) options() *asynq.SchedulerOpts {
 		switch {
 		case task == t.probe:
 			t.probed.Store(true)
-		case t.catchUp.Load() != nil:
-			t.catchUp.Load().tick(task)
 		case t.mayEnqueue(task, opts):
 			if after != nil {
 				after(task, opts)
@@ -62,16 +58,15 @@ func (t *term) options() *asynq.SchedulerOpts {
 		// asynq enqueues nothing if the goroutine ends here.
 		runtime.Goexit()
 	}
-	t.opts, t.announce = &o, after
+	t.opts = &o
 	return &o
 }
 
-// The operation that Observers see, and its own results. A tick is also locker.ResultBusy if its
+// The operation that Observers see, and its own result. A tick is also locker.ResultBusy if its
 // slot was enqueued before, and locker.ResultLost if this process leads no longer.
 const (
 	opTick         locker.Op     = "tick"
-	resultEnqueued locker.Result = "enqueued" // in time
-	resultMadeUp   locker.Result = "made_up"  // enqueued late
+	resultEnqueued locker.Result = "enqueued"
 )
 
 // observe notifies the Locker's Observer of the result of a tick.

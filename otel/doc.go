@@ -60,7 +60,7 @@
 //	latchkit.lock.result         the locker.Result: acquired, nested, busy, timeout, released,
 //	                             lost, revoked, expired, …;
 //	                             committed, rolled_back, stale_fence,
-//	                             fence_regressed, commit_unknown; enqueued, made_up
+//	                             fence_regressed, commit_unknown; enqueued
 //	latchkit.lock.contended      metrics only: whether the acquire met another holder
 //	latchkit.lock.fence          spans and links only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds

@@ -71,7 +71,6 @@ var mayImport = []struct{ importer, what, why string }{
 	{"asynqlock", "./locker/lead", "one process runs the schedule"},
 	{"asynqlock", "github.com/hibiken/asynq/...", "the framework"},
 	{"asynqlock", "github.com/redis/go-redis/v9", "the lines of tasks that are put off are kept in asynq's Redis"},
-	{"asynqlock", "github.com/robfig/cron/v3", "asynq's schedules are its schedules: WithCatchUp asks them for their slots"},
 	{"sqllock", "database/sql/...", "the framework; the driver is the user's choice"},
 
 	{"otel", "./locker", "it is an Observer of Lockers"},
