@@ -74,7 +74,7 @@
 //
 // [RunScheduler] runs a Scheduler or a PeriodicTaskManager in one of several processes. Use it when
 // the job is a task of asynq: one process enqueues each tick, and any worker runs it. For other
-// jobs, see "A job once" in docs/choosing.md.
+// jobs, see "A leader, a cron tick, a schedule" in docs/choosing.md.
 //
 // # Keys of this package
 //

@@ -29,7 +29,8 @@ const DefaultTTL = 30 * time.Second
 
 // A Rule says what to guard, and how. A Rule is a value that you can store, compare and put
 // into a table. Times are rounded up to whole milliseconds. Times shorter than a millisecond
-// are refused. For a job that several processes start, see "A job once" in docs/choosing.md.
+// are refused. For a job that several processes start, see "A leader, a cron tick, a schedule" in
+// docs/choosing.md.
 type Rule struct {
 	_ struct{} // keyed literals only
 

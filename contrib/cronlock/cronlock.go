@@ -17,7 +17,7 @@
 // [WithMakeUp], another process runs this tick again.
 //
 // Use cronlock when a schedule of robfig/cron names the times: each tick runs in one process, even
-// if clocks differ. For other jobs, see "A job once" in docs/choosing.md.
+// if clocks differ. For other jobs, see "A leader, a cron tick, a schedule" in docs/choosing.md.
 package cronlock
 
 import (

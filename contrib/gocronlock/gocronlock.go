@@ -17,8 +17,8 @@
 // not at all, because the clocks of processes differ. When a scheduler has an Elector, gocron uses
 // no Locker. [WhileLeading] is a Locker that also does the work of an Elector.
 //
-// Use gocronlock when the program uses gocron already; otherwise use contrib/cronlock. "A job once"
-// in docs/choosing.md compares them with leaders and plain Rules.
+// Use gocronlock when the program uses gocron already; otherwise use contrib/cronlock. "A leader, a
+// cron tick, a schedule" in docs/choosing.md compares them with leaders and plain Rules.
 package gocronlock
 
 import (

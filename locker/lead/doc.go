@@ -15,5 +15,5 @@
 // programs, [New] makes a [Leader]. For all other programs, [Run] is enough.
 //
 // Use lead when a loop runs all the time in one process. For jobs at a time, use contrib/cronlock:
-// "A job once" in docs/choosing.md compares all ways.
+// "A leader, a cron tick, a schedule" in docs/choosing.md compares all ways.
 package lead
