@@ -93,6 +93,7 @@ type job struct {
 	leftLine      bool // the task had a place in the line and gave it up
 	othersInLine  bool // the delivery saw other tasks in the line
 
+	overlaps   bool          // in the last attempt, an earlier run of the task had the key
 	ran        bool          // the handler was called
 	lease      *locker.Lease // the lease of the handler's run
 	handlerErr error         // what the handler returned
@@ -154,6 +155,7 @@ func (j *job) deliver(ctx context.Context) error {
 
 // attempt runs the handler under the lock, if it is the task's turn.
 func (j *job) attempt(ctx context.Context) error {
+	j.overlaps = false
 	if !j.isItsTurn(ctx) {
 		return j.queuedError()
 	}
@@ -189,20 +191,20 @@ func (j *job) run(ctx context.Context) error {
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var decided, stopped atomic.Bool
+	const handled, stopped = 1, 2
+	var decided atomic.Int32
 	defer context.AfterFunc(j.guard.stopped, func() {
-		if decided.CompareAndSwap(false, true) {
-			stopped.Store(true)
+		if decided.CompareAndSwap(0, stopped) {
 			cancel()
 		}
 	})()
 	err := locker.Run(ctx, j.guard.locker, j.lock, func(ctx context.Context) error {
-		if !decided.CompareAndSwap(false, true) {
+		if !decided.CompareAndSwap(0, handled) {
 			return errStopped
 		}
 		return handle(ctx)
 	})
-	if stopped.Load() {
+	if decided.Load() == stopped {
 		return errors.Join(errStopped, err)
 	}
 	return err

@@ -94,16 +94,10 @@ func (j *job) runNamed(ctx context.Context) error {
 		return err
 	}
 	if e, ok := errtype.As[*locker.Error](err); ok && e.HolderMetadata == name {
-		j.ranBefore = true
-		return &alreadyRunning{err}
+		j.ranBefore, j.overlaps = true, true
 	}
 	return err
 }
 
 // longestName is the length of the longest metadata that a Locker keeps.
 const longestName = 256
-
-// alreadyRunning is the error of a task whose earlier run still holds the lock.
-type alreadyRunning struct{ error }
-
-func (r *alreadyRunning) Unwrap() error { return r.error }

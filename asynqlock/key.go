@@ -22,8 +22,8 @@ type Keys struct {
 	perTask bool // each task has its own key, as with ByTaskID
 }
 
-// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors. After such an error,
-// a retry of the task would fail too.
+// keyOf returns the key of a task. Its errors are ErrInvalidKey: after such an error, a retry of
+// the task would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
 // Key makes the key with makeKey, a function of the payload. The decoder of [WithDecoder], by
@@ -81,8 +81,7 @@ func Template(text key.Key) Keys {
 			return nil, err
 		}
 		return func(ctx context.Context, m *message) (string, error) {
-			text, err := t.Key(ctx, m)
-			return text, taskError(err)
+			return taskKey(t.Key(ctx, m))
 		}, nil
 	}}
 }
@@ -190,24 +189,18 @@ func (i *invalidKey) Unwrap() error { return i.error }
 // Is makes errors.Is find ErrInvalidKey in the error.
 func (i *invalidKey) Is(target error) bool { return target == locker.ErrInvalidKey }
 
-// taskError returns the error err with a text about a task. If err is an error of package key, its
-// text is about a request, so taskError replaces it.
-func taskError(err error) error {
+// taskKey returns the result of a template, with an invalidKey. The text of an error of package key
+// is about a request, so a text about a task replaces it.
+func taskKey(text string, err error) (string, error) {
+	if err == nil {
+		return text, nil
+	}
 	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
-		return &missingPart{e}
+		lacks := "the task lacks the " + e.Noun
+		if e.Part.Name != "" {
+			lacks += fmt.Sprintf(" %q", e.Part.Name)
+		}
+		err = errors.New(lacks)
 	}
-	return err
+	return "", &invalidKey{err}
 }
-
-// missingPart is the error of a task that lacks a part of its key.
-type missingPart struct{ missing *key.Error }
-
-func (l *missingPart) Error() string {
-	noun, name := l.missing.Noun, l.missing.Part.Name
-	if name == "" {
-		return "the task lacks the " + noun
-	}
-	return fmt.Sprintf("the task lacks the %s %q", noun, name)
-}
-
-func (l *missingPart) Unwrap() error { return l.missing }

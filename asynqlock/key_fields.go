@@ -5,6 +5,7 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/latchkit/latchkit/locker/key"
@@ -27,8 +28,8 @@ func Fields[T any](prefix string) Keys {
 		for typ.Kind() == reflect.Pointer {
 			typ = typ.Elem()
 		}
-		parts := []key.Key{key.Key(prefix)}
-		if err := appendTagged(typ, nil, &parts); err != nil {
+		parts, reads := []key.Key{key.Key(prefix)}, make(map[string]key.Read[reflect.Value])
+		if err := appendTagged(typ, nil, nil, &parts, reads); err != nil {
 			return nil, err
 		}
 		if len(parts) == 1 {
@@ -38,7 +39,7 @@ func Fields[T any](prefix string) Keys {
 			return nil, fmt.Errorf("Fields(%q): give what comes before the fields, such as \"user\", without braces", prefix)
 		}
 		t, err := key.Grammar[reflect.Value]{Secret: c.secret, Sources: map[string]key.Source[reflect.Value]{
-			"field": {Noun: "field", Bind: func(path string) (key.Read[reflect.Value], error) { return bindField(typ, path) }},
+			"field": {Noun: "field", Bind: func(path string) (key.Read[reflect.Value], error) { return reads[path], nil }},
 		}}.Compile(key.Join(parts...))
 		if err != nil {
 			return nil, err
@@ -49,21 +50,21 @@ func Fields[T any](prefix string) Keys {
 			if err != nil {
 				return "", err
 			}
-			text, err := t.Key(ctx, reflect.ValueOf(payload).Elem())
-			return text, taskError(err)
+			return taskKey(t.Key(ctx, reflect.ValueOf(payload).Elem()))
 		}, nil
 	}}
 }
 
-// appendTagged appends to parts a part for each tagged field of the struct typ. path is the path to
-// typ in the payload.
-func appendTagged(typ reflect.Type, path []string, parts *[]key.Key) error {
+// appendTagged appends to parts a part for each tagged field of the struct typ, and adds to reads
+// the functions that read these fields of a payload. path and index lead to typ in the payload.
+func appendTagged(typ reflect.Type, path []string, index []int, parts *[]key.Key, reads map[string]key.Read[reflect.Value]) error {
 	if typ.Kind() != reflect.Struct {
 		return fmt.Errorf("%v is not a struct, so it has no tags; use Key", typ)
 	}
 	for i := range typ.NumField() {
 		f := typ.Field(i)
 		name := strings.Join(append(path, f.Name), ".")
+		index := append(slices.Clip(index), i)
 		tag, has := f.Tag.Lookup("lock")
 		p := key.Part("field", name)
 		switch {
@@ -73,41 +74,26 @@ func appendTagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 			p = key.HMAC(p)
 			fallthrough
 		case has && tag == "key":
-			if _, err := formatOf(f.Type); err != nil {
+			format, err := formatOf(f.Type)
+			if err != nil {
 				return fmt.Errorf("the field %s of %v %w", name, typ, err)
 			}
 			*parts = append(*parts, p)
+			reads[name] = func(_ context.Context, v reflect.Value) (string, error) {
+				for v.Kind() == reflect.Pointer {
+					v = v.Elem()
+				}
+				return format(v.FieldByIndex(index))
+			}
 		case has:
 			return fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", name, typ, tag)
 		case f.IsExported() && f.Type.Kind() == reflect.Struct:
-			if err := appendTagged(f.Type, append(path, f.Name), parts); err != nil {
+			if err := appendTagged(f.Type, append(path, f.Name), index, parts, reads); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// bindField returns a function that reads the field of typ at path.
-func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
-	var index []int
-	for name := range strings.SplitSeq(path, ".") {
-		f, ok := typ.FieldByName(name)
-		if !ok {
-			return nil, fmt.Errorf("%v has no field %s", typ, name)
-		}
-		index, typ = append(index, f.Index...), f.Type
-	}
-	format, err := formatOf(typ)
-	if err != nil {
-		return nil, err
-	}
-	return func(_ context.Context, v reflect.Value) (string, error) {
-		for v.Kind() == reflect.Pointer {
-			v = v.Elem()
-		}
-		return format(v.FieldByIndex(index))
-	}, nil
 }
 
 // formatOf returns a function that formats a value of typ. If typ has MarshalText or String, these

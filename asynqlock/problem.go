@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // These are the values of [Problem.Code].
@@ -100,6 +100,7 @@ type ruling struct {
 // with a temporary error is put off, so that the task is not lost in an outage or by a wrong
 // configuration.
 var rulings = []ruling{
+	{errStopped, CodeClosed, Snoozed},
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
 	{locker.ErrClosed, CodeClosed, Snoozed},
@@ -116,21 +117,13 @@ var lostRuling = ruling{code: CodeLost, verdict: Failed}
 // problem returns the Problem of a task that did not run.
 func (j *job) problem(err error) *Problem {
 	found := ruling{code: CodeUnavailable, verdict: Snoozed}
-	if _, ok := errtype.As[*alreadyRunning](err); ok {
-		found.code = CodeRunning
-	} else if errors.Is(err, errStopped) {
-		found.code = CodeClosed
-	} else if _, ok := errtype.As[*key.Error](err); ok {
-		found = ruling{code: CodeInvalidKey, verdict: Archived}
-	} else {
-		for _, r := range rulings {
-			if errors.Is(err, r.sentinel) {
-				found = r
-				break
-			}
-		}
+	if i := slices.IndexFunc(rulings, func(r ruling) bool { return errors.Is(err, r.sentinel) }); i >= 0 {
+		found = rulings[i]
 	}
-	if found.code == CodeBusy && !j.ranBefore {
+	switch {
+	case j.overlaps && errors.Is(err, locker.ErrBusy):
+		found = ruling{code: CodeRunning, verdict: Snoozed}
+	case found.code == CodeBusy && !j.ranBefore:
 		found.verdict = j.rule.busy
 	}
 	return found.problem(j, err)
