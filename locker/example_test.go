@@ -49,7 +49,7 @@ func ExampleRule() {
 	_ = locker.Rule{Key: "export", Wait: time.Second, TTL: 10 * time.Second, EndAfter: 10 * time.Second}
 }
 
-func ExampleNewSingle_options() {
+func ExampleNew_options() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	l, err := locker.New(client,
 		locker.WithMaxWaiters(100),                            // for each key; then ErrTooManyWaiters, at once
@@ -62,7 +62,7 @@ func ExampleNewSingle_options() {
 }
 
 // A Locker on Sentinel, with leases that count only when a replica has them.
-func ExampleNewSingle_sentinel() {
+func ExampleNew_sentinel() {
 	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
 	l, err := locker.New(
 		redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "locks", SentinelAddrs: sentinels}),
