@@ -2,8 +2,6 @@ package grpclock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -156,11 +154,7 @@ func (g *guard) request(ctx context.Context, c *call) (req idempotency.Request, 
 	if err != nil {
 		return req, fmt.Errorf("%w: the fingerprint of the request: %w", locker.ErrInvalidRule, err)
 	}
-	hash := sha256.New()
-	_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(c.name)))) // never fails
-	_, _ = hash.Write([]byte(c.name))
-	_, _ = hash.Write(content)
-	req.Fingerprint = [sha256.Size]byte(hash.Sum(nil))
+	req.Content = [][]byte{[]byte(c.name), content}
 	return req, nil
 }
 

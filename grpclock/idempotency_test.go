@@ -245,18 +245,14 @@ type brokenStore struct {
 	begin, save error
 }
 
-func (s brokenStore) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (idempotency.Record, bool, bool, error) {
-	if s.begin != nil {
-		return idempotency.Record{}, false, false, s.begin
+func (s brokenStore) Swap(ctx context.Context, key string, old, next idempotency.Record, lifetime time.Duration) (idempotency.Record, error) {
+	switch {
+	case s.begin != nil && next.Open:
+		return idempotency.Record{}, s.begin
+	case s.save != nil && !next.Open:
+		return idempotency.Record{}, s.save
 	}
-	return s.Store.Begin(ctx, key, fingerprint, fence, lifetime)
-}
-
-func (s brokenStore) Save(ctx context.Context, key string, rec idempotency.Record, lifetime time.Duration) error {
-	if s.save != nil {
-		return s.save
-	}
-	return s.Store.Save(ctx, key, rec, lifetime)
+	return s.Store.Swap(ctx, key, old, next, lifetime)
 }
 
 func TestAStoreThatFails(t *testing.T) {

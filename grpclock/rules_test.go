@@ -225,7 +225,7 @@ func TestAnAnnotationThatMakesNoSenseIsFoundAtTheStart(t *testing.T) {
 		"wait is -1 s":                       {Key: "k", Wait: durationpb.New(-time.Second)},
 		"ttl is 0; the shortest":             {Key: "k", Ttl: &durationpb.Duration{}},
 		"ttl is 1ns":                         {Key: "k", Ttl: &durationpb.Duration{Nanos: 1}},
-		"once_for is 1 s and -1 ns":              {Key: "k", OnceFor: &durationpb.Duration{Seconds: 1, Nanos: -1}},
+		"once_for is 1 s and -1 ns":          {Key: "k", OnceFor: &durationpb.Duration{Seconds: 1, Nanos: -1}},
 		"keep_for is 0":                      {Key: "k", KeepFor: &durationpb.Duration{}},
 		"end_after is 400000000000 s":        {Key: "k", EndAfter: &durationpb.Duration{Seconds: 400000000000}},
 		"a field that this version does not": unknown,

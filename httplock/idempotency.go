@@ -3,8 +3,6 @@ package httplock
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"maps"
 	"mime"
@@ -92,7 +90,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		return
 	}
 	req := idempotency.Request{Rule: rule}
-	if req.Fingerprint, err = m.fingerprint(r); err != nil {
+	if req.Content, err = m.content(r); err != nil {
 		m.refuse(out, r, err)
 		return
 	}
@@ -161,27 +159,21 @@ func storable(status int, h http.Header) bool {
 // replayed is the header of a repeated response.
 const replayed = "Idempotency-Replayed"
 
-// fingerprint distinguishes requests with the same key. Each piece is hashed after its length, so
-// different pieces never make the same bytes.
-func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err error) {
+// content returns what distinguishes requests with the same key.
+func (m *middleware) content(r *http.Request) ([][]byte, error) {
 	body, err := contents(r, m.maxBody)
 	if err != nil {
-		return sum, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
+		return nil, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
 	}
 	if m.distinct != nil {
 		text, err := m.distinct(r, body)
 		if err != nil {
-			return sum, &partError{err}
+			return nil, &partError{err}
 		}
-		return sha256.Sum256(text), nil
+		return [][]byte{text}, nil
 	}
 	media, body := sameBody(r.Header.Get("Content-Type"), body)
-	hash := sha256.New()
-	for _, piece := range [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(media), body} {
-		_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(piece)))) // never fails
-		_, _ = hash.Write(piece)
-	}
-	return [sha256.Size]byte(hash.Sum(nil)), nil
+	return [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(media), body}, nil
 }
 
 // sameBody removes the parts that clients change when they send the same request again: the

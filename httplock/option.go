@@ -35,7 +35,7 @@ type config struct {
 	store        idempotency.Store
 	records      idempotency.Store // for Rules with Idempotency
 	finishWithin time.Duration
-	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: fingerprint uses its default
+	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: content uses its default
 	keep         time.Duration
 	storable     func(status int, h http.Header) bool
 
@@ -63,7 +63,7 @@ func newConfig(opts []Option) (config, error) {
 	c := config{
 		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
 		parts: make(map[string]func(*http.Request) (string, error)), param: pathValue, ip: remoteIP,
-		finishWithin: idempotency.DefaultFinishWithin, stall: 30 * time.Second,
+		finishWithin: time.Minute, stall: 30 * time.Second,
 		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
 		},

@@ -5,11 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -87,66 +85,54 @@ func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx
 	return s.Commit(ctx)
 }
 
-// Load returns the Record of key.
-func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record, found bool, err error) {
+// Load implements idempotency.Store.
+func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record, err error) {
 	err = a.inSeparateTx(ctx, key, func(q querier) error {
-		rec, found, err = a.load(ctx, q, key, "answer_load")
+		rec, _, err = a.load(ctx, q, key, "answer_load")
 		return err
 	})
-	return rec, found, err
+	return rec, err
 }
 
-// Begin writes a Record with State InProgress, unless an earlier Record prevents that.
-func (a *Answers) Begin(
-	ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration,
-) (earlier idempotency.Record, found, began bool, err error) {
-	rec := idempotency.Record{Fingerprint: fingerprint, Fence: fence, State: idempotency.InProgress}
-	err = a.inSeparateTx(ctx, key, func(q querier) error {
-		if earlier, found, err = a.load(ctx, q, key, "answer_lock"); err != nil {
-			return err
-		}
-		began = !found || earlier.State == idempotency.InProgress && earlier.Fingerprint == fingerprint && earlier.Fence <= fence
-		if !began {
-			return nil
-		}
-		return a.write(ctx, q, key, rec, lifetime, found)
-	})
-	return earlier, found, began, err
-}
-
-// Save stores rec in place of the Record that Begin has written. If ctx is the context of
-// Transact's work, Save uses the transaction of this work.
-func (a *Answers) Save(ctx context.Context, key string, rec idempotency.Record, lifetime time.Duration) error {
+// Swap implements idempotency.Store. If ctx is the context of Transact's work, Swap uses the
+// transaction of this work.
+func (a *Answers) Swap(ctx context.Context, key string, old, next idempotency.Record, lifetime time.Duration) (now idempotency.Record, err error) {
+	swap := func(q querier) error {
+		now, err = a.swap(ctx, q, key, old, next, lifetime)
+		return err
+	}
 	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.answers == a {
 		if err := checkAnswerKey(key); err != nil {
-			return err
+			return now, err
 		}
-		return a.save(ctx, in.tx, key, rec, lifetime)
+		return now, swap(in.tx)
 	}
-	return a.inSeparateTx(ctx, key, func(q querier) error { return a.save(ctx, q, key, rec, lifetime) })
+	err = a.inSeparateTx(ctx, key, swap)
+	return now, err
 }
 
-// save stores rec with q, in place of the Record that Begin has written.
-func (a *Answers) save(ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration) error {
-	earlier, found, err := a.load(ctx, q, key, "answer_lock")
-	same := earlier.Fingerprint == rec.Fingerprint && earlier.Fence == rec.Fence
+// swap replaces old by next with q, if the key has old.
+func (a *Answers) swap(
+	ctx context.Context, q querier, key string, old, next idempotency.Record, lifetime time.Duration,
+) (idempotency.Record, error) {
+	now, exists, err := a.load(ctx, q, key, "answer_lock")
+	if err != nil || now.Run != old.Run || now.Open != old.Open {
+		return now, err
+	}
+	open := 0
+	if next.Open {
+		open = 1
+	}
+	expires := time.Now().Add(lifetime).UnixMilli()
 	switch {
-	case err != nil:
-		return err
-	case !found, same && earlier.State == idempotency.InProgress:
-		return a.write(ctx, q, key, rec, lifetime, found)
-	case same: // an earlier execution of this call has saved rec
-		return nil
+	case next.Run == "":
+		_, err = q.ExecContext(ctx, a.call.stmts["answer_remove"], []byte(key))
+	case exists:
+		_, err = q.ExecContext(ctx, a.call.stmts["answer_update"], []byte(next.Run), open, next.Answer, expires, []byte(key))
+	default:
+		_, err = q.ExecContext(ctx, a.call.stmts["answer_insert"], []byte(key), []byte(next.Run), open, next.Answer, expires)
 	}
-	return fmt.Errorf("sqllock: save the answer to %q: %w", key, idempotency.ErrOvertaken)
-}
-
-// Forget removes the Record that Begin has written with this fence.
-func (a *Answers) Forget(ctx context.Context, key string, fence uint64) error {
-	return a.inSeparateTx(ctx, key, func(q querier) error {
-		_, err := q.ExecContext(ctx, a.call.stmts["answer_forget"], []byte(key), int64(fence))
-		return err
-	})
+	return next, err
 }
 
 // Purge removes expired Records, and returns how many it has removed. Run it daily.
@@ -189,7 +175,7 @@ func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q quer
 	for pause := range betweenTries {
 		err = a.call.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
 		collided := a.call.dialect.isTemporary(err) || a.call.dialect.isDuplicate(err)
-		if err == nil || !collided || !sleep.For(ctx, pause) {
+		if err == nil || !collided || !sleep(ctx, pause, time.Hour) {
 			break
 		}
 	}
@@ -199,47 +185,18 @@ func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q quer
 	return err
 }
 
-// load returns the Record of key, which it reads with query. An expired Record counts as missing.
-func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, found bool, err error) {
-	var fence, state, expires int64
-	var fingerprint, response []byte
-	err = q.QueryRowContext(ctx, a.call.stmts[query], []byte(key)).Scan(&fingerprint, &fence, &state, &response, &expires)
-	switch {
-	case errors.Is(err, sql.ErrNoRows) || err == nil && expires <= time.Now().UnixMilli():
+// load returns the Record of key, which it reads with query. The result exists reports whether
+// there is a row, which may have expired.
+func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, exists bool, err error) {
+	var open, expires int64
+	var run []byte
+	err = q.QueryRowContext(ctx, a.call.stmts[query], []byte(key)).Scan(&run, &open, &rec.Answer, &expires)
+	if errors.Is(err, sql.ErrNoRows) {
 		return rec, false, nil
-	case err != nil:
-		return rec, false, err
-	case len(fingerprint) != len(rec.Fingerprint) || state < 0 || state > math.MaxUint8:
-		return rec, false, fmt.Errorf("sqllock: the row of the answer to %q was not written by this version", key)
 	}
-	rec = idempotency.Record{Fingerprint: [32]byte(fingerprint), Fence: uint64(fence), State: idempotency.State(state)}
-	if len(response) > 0 {
-		err = rec.Response.UnmarshalBinary(response)
+	if err != nil || expires <= time.Now().UnixMilli() {
+		return idempotency.Record{}, true, err
 	}
-	return rec, err == nil, err
-}
-
-// write writes the Record of key. found reports whether the Record exists. If it exists, its row is
-// locked.
-func (a *Answers) write(
-	ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration, found bool,
-) error {
-	var response []byte
-	if rec.State == idempotency.Answered {
-		var err error
-		if response, err = rec.Response.MarshalBinary(); err != nil {
-			return err
-		}
-	}
-	if !found { // the key may still have an expired Record
-		if _, err := q.ExecContext(ctx, a.call.stmts["answer_remove"], []byte(key), time.Now().UnixMilli()); err != nil {
-			return err
-		}
-		_, err := q.ExecContext(ctx, a.call.stmts["answer_insert"], []byte(key), rec.Fingerprint[:], int64(rec.Fence),
-			int64(rec.State), response, time.Now().Add(lifetime).UnixMilli())
-		return err
-	}
-	_, err := q.ExecContext(ctx, a.call.stmts["answer_update"], int64(rec.Fence), int64(rec.State), response,
-		time.Now().Add(lifetime).UnixMilli(), []byte(key))
-	return err
+	rec.Run, rec.Open = string(run), open != 0
+	return rec, true, nil
 }

@@ -3,7 +3,8 @@ package idempotency
 import (
 	"bytes"
 	"compress/flate"
-	"encoding"
+	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -25,37 +26,25 @@ const (
 	maxInflated = 64 << 20
 )
 
-var (
-	_ encoding.BinaryMarshaler   = Response{}
-	_ encoding.BinaryUnmarshaler = (*Response)(nil)
-)
-
-// MarshalBinary returns r in the form that Stores keep. This form is compressed if compression
-// makes it smaller.
-func (r Response) MarshalBinary() ([]byte, error) {
+// encode returns r in the form that Stores keep. This form is compressed if compression makes it
+// smaller.
+func encode(r Response) []byte {
 	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status))
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)
 	if len(text) < minDeflate {
-		return text, nil
+		return text
 	}
 	var small bytes.Buffer
 	small.WriteByte(deflated)
-	w, err := flate.NewWriter(&small, flate.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(text[1:]); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
+	w, _ := flate.NewWriter(&small, flate.BestSpeed) // never fails, because the level is valid
+	_, _ = w.Write(text[1:])                         // a Buffer takes everything
+	_ = w.Close()
 	if small.Len() < len(text) {
-		return small.Bytes(), nil
+		return small.Bytes()
 	}
-	return text, nil
+	return text
 }
 
 // appendHeader appends the encoded header to text, and returns the result.
@@ -76,35 +65,29 @@ func appendText(buf []byte, text string) []byte {
 	return append(binary.AppendUvarint(buf, uint64(len(text))), text...)
 }
 
-var errEncoding = errors.New("idempotency: not a stored response")
-
-// UnmarshalBinary reads a text that MarshalBinary has written.
-func (r *Response) UnmarshalBinary(text []byte) error {
+// decode reads what encode has written. The result ok is false for other bytes.
+func decode(text []byte) (r Response, ok bool) {
 	if len(text) == 0 {
-		return errEncoding
+		return r, false
 	}
 	rest := bytes.Clone(text[1:])
 	switch text[0] {
 	case plain:
 	case deflated:
-		inflated, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(text[1:])), maxInflated+1))
+		inflated, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(rest)), maxInflated+1))
 		if err != nil || len(inflated) > maxInflated {
-			return errEncoding
+			return r, false
 		}
 		rest = inflated
 	default:
-		return errEncoding
+		return r, false
 	}
 	d := decoder{rest: rest}
-	read := Response{Status: int(d.number()), Header: d.header(), Trailer: d.header()}
-	if d.bad {
-		return errEncoding
-	}
+	r = Response{Status: int(d.number()), Header: d.header(), Trailer: d.header()}
 	if len(d.rest) > 0 {
-		read.Body = d.rest
+		r.Body = d.rest
 	}
-	*r = read
-	return nil
+	return r, !d.bad
 }
 
 // decoder reads values from the front of rest, and removes them. After a failure, bad is true and
@@ -147,4 +130,42 @@ func (d *decoder) header() map[string][]string {
 		}
 	}
 	return header
+}
+
+var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
+	"delete it, or wait until it has expired")
+
+// fingerprint returns a hash of content. Each piece is hashed after its length, so different pieces
+// never make the same bytes.
+func fingerprint(content [][]byte) [sha256.Size]byte {
+	hash := sha256.New()
+	for _, piece := range content {
+		_, _ = hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(piece)))) // never fails
+		_, _ = hash.Write(piece)
+	}
+	return [sha256.Size]byte(hash.Sum(nil))
+}
+
+// The name of a run is the fingerprint of its request, the fence of its lease, and random bytes. A
+// Locker may make no fences, and then only the random bytes distinguish two runs of a request.
+const (
+	fenceAt  = sha256.Size
+	randomAt = fenceAt + 8
+	nameSize = randomAt + 8
+)
+
+// newName returns the name of a new run.
+func newName(fingerprint [sha256.Size]byte, fence uint64) string {
+	name := binary.BigEndian.AppendUint64(fingerprint[:], fence)
+	name = append(name, make([]byte, nameSize-randomAt)...)
+	_, _ = rand.Read(name[randomAt:]) // never fails
+	return string(name)
+}
+
+// readName returns what newName has put into the name of a run.
+func readName(name string) (fingerprint [sha256.Size]byte, fence uint64, ok bool) {
+	if len(name) != nameSize {
+		return fingerprint, 0, false
+	}
+	return [sha256.Size]byte([]byte(name[:fenceAt])), binary.BigEndian.Uint64([]byte(name[fenceAt:randomAt])), true
 }

@@ -2,7 +2,6 @@ package idempotency_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"log"
 
@@ -22,8 +21,8 @@ func ExampleKeeper_Do() {
 	defer l.Close(context.Background())
 	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewMemory()} // or NewRedis
 	request := idempotency.Request{
-		Rule:        locker.Rule{Key: key.Of("idempotency", "customer-7", "5f2c")},
-		Fingerprint: sha256.Sum256([]byte(`POST /payments {"amount":10}`)),
+		Rule:    locker.Rule{Key: key.Of("idempotency", "customer-7", "5f2c")},
+		Content: [][]byte{[]byte("POST /payments"), []byte(`{"amount":10}`)},
 	}
 	for range 2 {
 		answer, err := keeper.Do(context.Background(), request, func(context.Context) idempotency.Outcome {

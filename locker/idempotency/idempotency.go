@@ -11,17 +11,20 @@
 //
 //  1. Load: if the answer is already stored, it is returned. No lock is taken.
 //  2. The lock on the request's key is acquired. A second request with the same key waits here.
-//  3. Begin: a record "in progress" with the fence of the lease is written. If the Store is full or
+//  3. Begin: a Record "in progress" with the fence of the lease is written. If the Store is full or
 //     unreachable, the request fails here, before any work is done.
 //  4. The work runs. Its context ends with the lock. When the client disconnects, the work
 //     continues for a bounded time.
-//  5. Save: the answer replaces the record "in progress" of the same fence. A stale holder cannot
+//  5. Save: the answer replaces the Record "in progress" of the same run. A stale holder cannot
 //     store its answer.
 //
-// A process that dies between steps 3 and 5 leaves a record "in progress". The next request with
+// A process that dies between steps 3 and 5 leaves a Record "in progress". The next request with
 // the same key runs the work again, and [FromContext] reports the fence of the interrupted run.
 //
 // # Stores
+//
+// A [Store] keeps a Record for each key, and replaces it only if it is the Record that the caller
+// expects. The Keeper knows all other rules, so every Store has the same ones.
 //
 // [NewRedis] keeps answers in Redis, for all processes. [NewMemory] keeps them in this process. A
 // [Store] that is also a [Transactor] saves the answer in the database transaction of the work.
@@ -48,29 +51,16 @@ var ErrReused = errors.New("the idempotency key belongs to a different request")
 // locker.ErrLost) is true as well.
 var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
 
-// A State is the progress of a request.
-type State uint8
-
-const (
-	// InProgress means that a holder has begun the work. The holder may have crashed.
-	InProgress State = iota + 1
-	// Answered means that the work is done and the Response is stored.
-	Answered
-	// DoneOnly means that the work is done, and that its Response was not stored. For example,
-	// the Response was larger than its limit, or the Store had no room for it.
-	DoneOnly
-)
-
-// A Record is what a Store keeps of one request.
+// A Record is what a Store keeps of one request. Only a [Keeper] knows what the text and the bytes
+// mean. The zero Record stands for no Record.
 type Record struct {
-	// Fingerprint distinguishes the request from another request with the same key.
-	Fingerprint [32]byte
-	// Fence is the fence of the lease under which this run of the request began. Fence is 0
-	// only if the Locker makes no fences.
-	Fence uint64
-	State State
-	// Response is empty unless State is Answered.
-	Response Response
+	// Run names the run of the work that has written the Record. Two runs never have the same name.
+	Run string
+	// Open means that the work is in progress, or that its process has died.
+	Open bool
+	// Answer is the stored answer. Nobody changes its bytes. Answer is nil while the Record is
+	// Open, and when only the fact that the work is done is stored.
+	Answer []byte
 }
 
 // A Response is the stored answer to a request. The adapter that stores a Response decides what the
@@ -85,39 +75,26 @@ type Response struct {
 }
 
 // A Store keeps Records. It is safe for concurrent use. Each method returns within a limited time,
-// and at the latest when ctx ends.
-//
-// After an unclear reply, the caller may repeat a call, and a second execution of the same call
-// changes nothing. Package storetest checks these rules.
+// and at the latest when ctx ends. Package storetest checks these rules.
 type Store interface {
-	// Load returns the Record of key, and whether there is one.
-	Load(ctx context.Context, key string) (rec Record, found bool, err error)
+	// Load returns the Record of key.
+	Load(ctx context.Context, key string) (Record, error)
 
-	// Begin writes a Record with State InProgress, and keeps it for lifetime. began reports
-	// whether Begin has written the new Record. found reports whether the key had a Record
-	// before, and earlier is that Record.
+	// Swap replaces the Record old of key by next, in one step, and keeps next for lifetime from
+	// now. If next is the zero Record, Swap removes old. If key does not have old, Swap changes
+	// nothing. A Record is recognized by Run and Open, and old.Answer does not count.
 	//
-	// If there is no Record, Begin writes one. It replaces a Record with State InProgress and the
-	// same Fingerprint, unless that Record has a larger Fence. Begin changes no other Record.
-	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
-		earlier Record, found, began bool, err error)
-
-	// Save keeps rec for lifetime from now. It replaces the Record that Begin has written with the
-	// same Fingerprint and Fence. The State of rec is Answered or DoneOnly. If the Record has
-	// expired, Save writes rec. If an earlier call has saved rec already, Save returns nil. If
-	// key has any other Record, Save changes nothing and returns [ErrOvertaken].
+	// Swap returns the Record that key then has: next, or the Record that was there instead of old.
+	// So after an unclear reply, the caller may repeat a Swap: the second execution changes nothing
+	// and returns next. The Answer of a result that is next may be missing.
 	//
-	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
-	// an error.
-	Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error
-
-	// Forget removes the Record that Begin has written with this fence. It leaves every other
-	// Record unchanged, even a saved Record, and returns nil.
-	Forget(ctx context.Context, key string, fence uint64) error
+	// A Store without room for next returns an error and changes nothing. If old and next have the
+	// same Run, it keeps next without its Answer if it can.
+	Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error)
 }
 
 // A Transactor is a Store in the database of the work. Transact puts a transaction into the
-// context, and Save takes part in this transaction. So the work and its answer are committed
+// context, and Swap takes part in this transaction. So the work and its answer are committed
 // together or not at all.
 type Transactor interface {
 	Store
@@ -127,8 +104,17 @@ type Transactor interface {
 	// unchanged. When work panics, Transact rolls back and lets the panic continue. Transact calls
 	// work once. Any other error means that the commit failed or is unclear.
 	//
-	// If Save is called with the context that work gets, the call belongs to the transaction.
-	// All other calls are outside the transaction: Load, Begin, Forget, and Save with another
-	// context.
+	// If Swap is called with the context that work gets, the call belongs to the transaction. All
+	// other calls are outside the transaction.
 	Transact(ctx context.Context, work func(ctx context.Context) error) error
+}
+
+// Remove removes the Record of key, whatever it is. Remove is for operators who want a request to
+// run again.
+func Remove(ctx context.Context, s Store, key string) error {
+	rec, err := s.Load(ctx, key)
+	for err == nil && rec.Run != "" {
+		rec, err = s.Swap(ctx, key, rec, Record{}, 0)
+	}
+	return err
 }

@@ -11,8 +11,6 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-var request = [32]byte{1, 2, 255}
-
 func TestMemoryObeysTheRules(t *testing.T) {
 	storetest.Run(t, func(*testing.T) idempotency.Store { return idempotency.NewMemory() })
 }
@@ -27,9 +25,8 @@ func onRedis(t *testing.T) *idempotency.Redis {
 	return idempotency.NewRedis(redistest.Shared(t).Client(t), idempotency.WithPrefix(rand.Text()+":"))
 }
 
-func record(body string) idempotency.Record {
-	return idempotency.Record{
-		Fingerprint: request, Fence: 7, State: idempotency.Answered,
-		Response: idempotency.Response{Status: 201, Body: []byte(body)},
-	}
-}
+// open and done are Records of one run.
+var (
+	open = idempotency.Record{Run: "a run", Open: true}
+	done = idempotency.Record{Run: "a run", Answer: []byte("x")}
+)

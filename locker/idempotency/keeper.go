@@ -3,6 +3,7 @@ package idempotency
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -11,10 +12,8 @@ import (
 )
 
 const (
-	// DefaultLifetime is how long an answer is stored.
-	DefaultLifetime = 24 * time.Hour
-	// DefaultFinishWithin is how long the work may continue after the client has disconnected.
-	DefaultFinishWithin = time.Minute
+	defaultLifetime     = 24 * time.Hour
+	defaultFinishWithin = time.Minute
 )
 
 // A Keeper runs each request once. Its zero value is not usable: Locker and Store must be set.
@@ -25,10 +24,10 @@ type Keeper struct {
 	Locker locker.Locker
 	// Store keeps the answers.
 	Store Store
-	// Lifetime is how long an answer is stored. 0: DefaultLifetime.
+	// Lifetime is how long an answer is stored. 0: 24 h.
 	Lifetime time.Duration
 	// FinishWithin is how long the work may continue after ctx has ended, because the client has
-	// disconnected. 0: DefaultFinishWithin.
+	// disconnected. 0: 1 min.
 	FinishWithin time.Duration
 }
 
@@ -38,9 +37,9 @@ type Request struct {
 	// the customer and the client's key into it, for example with key.Of("idempotency",
 	// customer, clientKey).
 	Rule locker.Rule
-	// Fingerprint distinguishes this request from another request with the same key: it is a
-	// SHA-256 of the contents of the request.
-	Fingerprint [32]byte
+	// Content distinguishes this request from another request with the same key. The Store keeps
+	// only a hash of it.
+	Content [][]byte
 }
 
 // An Outcome is the result of the work.
@@ -89,16 +88,14 @@ var errFailed = errors.New("the work failed")
 // [ErrNotStored] together with the answer. If a transaction cannot be committed, Do returns the
 // error of the commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
-	rec, found, err := k.Store.Load(ctx, req.Rule.Key)
-	if err != nil {
+	r := run{Keeper: k, Request: req, work: work, fingerprint: fingerprint(req.Content)}
+	var err error
+	if r.seen, err = k.Store.Load(ctx, req.Rule.Key); err != nil {
 		return Answer{}, unavailable(ctx, err)
 	}
-	if found {
-		if answer, final, err := req.answer(rec); final {
-			return answer, err
-		}
+	if final, err := r.judge(); final {
+		return r.answer, err
 	}
-	r := run{Keeper: k, Request: req, work: work}
 	err = locker.Run(ctx, k.Locker, req.Rule, r.underLock)
 	if errors.Is(err, errFailed) && !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		err = nil
@@ -109,21 +106,6 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// answer returns what rec, the Record of an earlier request, means for req. If the earlier request
-// is still in progress, the result final is false, and req must wait for the lock.
-func (req Request) answer(rec Record) (answer Answer, final bool, err error) {
-	switch {
-	case rec.Fingerprint != req.Fingerprint:
-		return Answer{}, true, ErrReused
-	case rec.State == Answered:
-		return Answer{Response: rec.Response, Replayed: true}, true, nil
-	case rec.State == DoneOnly:
-		return Answer{}, true, locker.ErrDone
-	default:
-		return Answer{}, false, nil
-	}
-}
-
 // unavailable returns the error of Do for a Store that failed with err before the work.
 func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
@@ -132,14 +114,41 @@ func unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", locker.ErrUnavailable, err)
 }
 
-// run is one call of Do that needs the lock.
+// run is one call of Do.
 type run struct {
 	Keeper
 	Request
-	work func(ctx context.Context) Outcome
+	work        func(ctx context.Context) Outcome
+	fingerprint [sha256.Size]byte
 
+	seen    Record // the Record of an earlier run
+	own     Record // the Record of this run while it is in progress
 	answer  Answer
 	unsaved error // wraps ErrNotStored
+}
+
+// judge decides what r.seen means for this request. If an earlier run is still in progress, or
+// there was none, the result final is false.
+func (r *run) judge() (final bool, err error) {
+	fingerprint, _, ok := readName(r.seen.Run)
+	switch {
+	case r.seen.Run == "":
+		return false, nil
+	case !ok:
+		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, errForeign)
+	case fingerprint != r.fingerprint:
+		return true, ErrReused
+	case r.seen.Open:
+		return false, nil
+	case r.seen.Answer == nil:
+		return true, locker.ErrDone
+	}
+	response, ok := decode(r.seen.Answer)
+	if !ok {
+		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, errForeign)
+	}
+	r.answer = Answer{Response: response, Replayed: true}
+	return true, nil
 }
 
 // underLock does the part of Do that needs the lock. ctx is the context of the lease.
@@ -148,32 +157,40 @@ func (r *run) underLock(ctx context.Context) error {
 	if !ok {
 		return locker.ErrLost
 	}
-	lease.AwaitRelease() // Save has compared the fence, so the lock was held until Save
-	earlier, found, began, err := r.Store.Begin(ctx, r.Rule.Key, r.Fingerprint, lease.Fence(), r.lifetime())
-	if err != nil {
-		return unavailable(ctx, err)
+	lease.AwaitRelease() // the answer replaces the run's own Record only, so the lock was held until then
+	r.own = Record{Run: newName(r.fingerprint, lease.Fence()), Open: true}
+	if final, err := r.begin(ctx, lease.Fence()); final || err != nil {
+		return err
 	}
-	if !began {
-		answer, final, err := r.Request.answer(earlier)
-		if !final { // the Record is in progress and has a larger fence
-			return ErrOvertaken
-		}
-		if r.answer = answer; err != nil {
-			return err
-		}
-		return nil
-	}
-	attempt := &Attempt{lease: lease}
-	// A Record with the same fence belongs to this call, which was executed twice.
-	if found && (earlier.Fence != lease.Fence() || lease.Fence() == 0) {
-		attempt.interruptedFence, attempt.wasInterrupted = earlier.Fence, true
-	}
+	attempt := &Attempt{lease: lease, wasInterrupted: r.seen.Run != ""}
+	_, attempt.interruptedFence, _ = readName(r.seen.Run)
 	return r.attempt(ctx, attempt)
+}
+
+// begin writes the Record of this run. It replaces an earlier Record in progress, unless that
+// Record has a larger fence. The result final is true if an earlier run has ended in the meantime.
+func (r *run) begin(ctx context.Context, fence uint64) (final bool, err error) {
+	for {
+		if final, err := r.judge(); final {
+			return true, err
+		}
+		if _, earlier, _ := readName(r.seen.Run); earlier > fence {
+			return false, ErrOvertaken
+		}
+		now, err := r.Store.Swap(ctx, r.Rule.Key, r.seen, r.own, r.lifetime())
+		if err != nil {
+			return false, unavailable(ctx, err)
+		}
+		if now.Run == r.own.Run {
+			return false, nil
+		}
+		r.seen = now
+	}
 }
 
 // attempt calls the work for the Attempt a, and stores its outcome.
 func (r *run) attempt(ctx context.Context, a *Attempt) error {
-	working, stop := outlive(ctx, a.lease, cmp.Or(r.FinishWithin, DefaultFinishWithin))
+	working, stop := outlive(ctx, a.lease, cmp.Or(r.FinishWithin, defaultFinishWithin))
 	defer stop()
 	working = context.WithValue(working, attemptKey{}, a)
 
@@ -189,7 +206,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	}
 	defer func() {
 		if !returned { // work was not called, or panicked: the next request runs it
-			_ = r.Store.Forget(context.WithoutCancel(ctx), r.Rule.Key, a.lease.Fence())
+			_ = r.forget(context.WithoutCancel(ctx))
 		}
 	}()
 
@@ -203,7 +220,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 		// The lease has ended, so another holder may run the same request. Run reports the loss.
 		return nil
 	case !saved:
-		if err := r.settle(context.WithoutCancel(ctx), a, outcome); err != nil {
+		if err := r.settle(context.WithoutCancel(ctx), outcome); err != nil {
 			return err
 		}
 	}
@@ -232,7 +249,7 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 			return nil
 		}
 		saved = true
-		return t.Save(ctx, r.Rule.Key, r.record(outcome, a), r.lifetime())
+		return r.save(ctx, outcome)
 	})
 	if errors.Is(err, errFailed) {
 		err = nil
@@ -247,15 +264,15 @@ func lost(lease *locker.Lease) bool {
 	return cause != nil && (!errors.Is(cause, locker.ErrClosed) || !time.Now().Before(lease.Expires()))
 }
 
-// settle stores the outcome, or removes the record in progress. Now the work is done, so the client
+// settle stores the outcome, or removes the Record in progress. Now the work is done, so the client
 // must not send the request again, even if the Store fails. So settle fails only if a later holder
 // has begun.
-func (r *run) settle(ctx context.Context, a *Attempt, outcome Outcome) error {
+func (r *run) settle(ctx context.Context, outcome Outcome) error {
 	var err error
 	if outcome.Keep {
-		err = r.Store.Save(ctx, r.Rule.Key, r.record(outcome, a), r.lifetime())
+		err = r.save(ctx, outcome)
 	} else {
-		err = r.Store.Forget(ctx, r.Rule.Key, a.lease.Fence())
+		err = r.forget(ctx)
 	}
 	switch {
 	case errors.Is(err, ErrOvertaken):
@@ -266,16 +283,30 @@ func (r *run) settle(ctx context.Context, a *Attempt, outcome Outcome) error {
 	return nil
 }
 
-// record returns the Record that stores the outcome of the run a.
-func (r *run) record(outcome Outcome, a *Attempt) Record {
-	rec := Record{Fingerprint: r.Fingerprint, Fence: a.lease.Fence(), State: DoneOnly}
+// save replaces the Record in progress by the outcome. If the Record in progress has expired, save
+// writes the outcome. It returns ErrOvertaken if the key has the Record of another run.
+func (r *run) save(ctx context.Context, outcome Outcome) error {
+	rec := Record{Run: r.own.Run}
 	if !outcome.DoneOnly {
-		rec.State, rec.Response = Answered, outcome.Response
+		rec.Answer = encode(outcome.Response)
 	}
-	return rec
+	now, err := r.Store.Swap(ctx, r.Rule.Key, r.own, rec, r.lifetime())
+	if err == nil && now.Run == "" {
+		now, err = r.Store.Swap(ctx, r.Rule.Key, Record{}, rec, r.lifetime())
+	}
+	if err == nil && now.Run != rec.Run {
+		return ErrOvertaken
+	}
+	return err
 }
 
-func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
+// forget removes the Record in progress, and leaves every other Record unchanged.
+func (r *run) forget(ctx context.Context) error {
+	_, err := r.Store.Swap(ctx, r.Rule.Key, r.own, Record{}, 0)
+	return err
+}
+
+func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, defaultLifetime) }
 
 // outlive returns a context with the values of ctx. This context ends when lease ends. It also ends
 // when the time limit has passed after the end of ctx.

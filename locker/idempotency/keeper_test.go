@@ -1,8 +1,12 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +34,27 @@ func bubble(t *testing.T, test func(t *testing.T, d *desk)) {
 	})
 }
 
-var pay = idempotency.Request{Rule: locker.Rule{Key: "idempotency:acme:k1"}, Fingerprint: request}
+var pay = idempotency.Request{Rule: locker.Rule{Key: "idempotency:acme:k1"}, Content: [][]byte{[]byte("10 EUR")}}
+
+// record returns the Record of pay.
+func (d *desk) record() idempotency.Record {
+	d.Helper()
+	rec, err := d.records.Load(d.Context(), pay.Rule.Key)
+	if err != nil {
+		d.Error(err)
+	}
+	return rec
+}
+
+// begin replaces the Record of pay by that of another run, which is in progress.
+func (d *desk) begin(fence uint64) {
+	d.Helper()
+	begun := idempotency.Record{Run: idempotency.NewName(idempotency.Fingerprint(pay.Content), fence), Open: true}
+	now, err := d.records.Swap(context.Background(), pay.Rule.Key, d.record(), begun, time.Hour)
+	if err != nil || now.Run != begun.Run {
+		d.Fatal(now, err)
+	}
+}
 
 // do calls Do with a work function that returns outcome at once.
 func (d *desk) do(req idempotency.Request, outcome idempotency.Outcome) (idempotency.Answer, error) {
@@ -57,7 +81,7 @@ func TestARequestRunsOnce(t *testing.T) {
 		d.wantBody(answer, err, "first", false, 1)
 		answer, err = d.do(pay, kept("second"))
 		d.wantBody(answer, err, "first", true, 1)
-		time.Sleep(idempotency.DefaultLifetime) //nolint:forbidigo // a bubble
+		time.Sleep(24 * time.Hour) //nolint:forbidigo // a bubble
 		answer, err = d.do(pay, kept("of the next day"))
 		d.wantBody(answer, err, "of the next day", false, 2)
 	})
@@ -147,15 +171,15 @@ func TestWorkThatLosesItsLeaseDuringCloseIsNotRemembered(t *testing.T) {
 		if !errors.Is(err, locker.ErrLost) {
 			t.Errorf("%v, want ErrLost", err)
 		}
-		if r, found, err := d.records.Load(t.Context(), pay.Rule.Key); err != nil || found && r.State == idempotency.Answered {
-			t.Errorf("%+v, %v: the answer is stored, although the lease was lost", r, err)
+		if r := d.record(); !r.Open {
+			t.Errorf("%+v: the answer is stored, although the lease was lost", r)
 		}
 	})
 }
 
 func TestADifferentRequestIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		different := idempotency.Request{Rule: pay.Rule, Fingerprint: [32]byte{9}}
+		different := idempotency.Request{Rule: pay.Rule, Content: [][]byte{[]byte("10 EU"), []byte("R")}}
 		_, _ = d.Do(t.Context(), pay, func(context.Context) idempotency.Outcome {
 			short := different
 			short.Rule.Wait = locker.NoWait
@@ -173,8 +197,8 @@ func TestADifferentRequestIsRefused(t *testing.T) {
 func TestAnAnswerThatIsNotKeptRunsAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		answer, err := d.do(pay, idempotency.Outcome{Failed: true, Response: idempotency.Response{Status: 502}})
-		if err != nil || answer.Response.Status != 502 || d.records.Len() != 0 {
-			t.Errorf("%+v, %v, %d records", answer, err, d.records.Len())
+		if r := d.record(); err != nil || answer.Response.Status != 502 || r.Run != "" {
+			t.Errorf("%+v, %v, %+v", answer, err, r)
 		}
 		answer, err = d.do(pay, kept("second"))
 		d.wantBody(answer, err, "second", false, 2)
@@ -221,8 +245,8 @@ func TestAPanicLetsTheNextRequestRun(t *testing.T) {
 			}()
 			_, _ = d.Do(t.Context(), pay, func(context.Context) idempotency.Outcome { panic("x") })
 		}()
-		if n := d.records.Len(); n != 0 {
-			t.Errorf("%d records", n)
+		if r := d.record(); r.Run != "" {
+			t.Errorf("%+v", r)
 		}
 		answer, err := d.do(pay, kept("second"))
 		d.wantBody(answer, err, "second", false, 1)
@@ -260,7 +284,7 @@ func TestTheWorkIsBoundedAfterTheClientHasLeft(t *testing.T) {
 			leave()
 			left := time.Now()
 			<-ctx.Done()
-			if d := time.Since(left); context.Cause(ctx) != idempotency.ErrUnfinished || d != idempotency.DefaultFinishWithin {
+			if d := time.Since(left); context.Cause(ctx) != idempotency.ErrUnfinished || d != time.Minute {
 				t.Errorf("%v after %v", context.Cause(ctx), d)
 			}
 			return idempotency.Outcome{}
@@ -281,18 +305,15 @@ func TestTheWorkEndsWithTheLock(t *testing.T) {
 		if !errors.Is(err, locker.ErrLost) {
 			t.Errorf("%v; want ErrLost", err)
 		}
-		if rec, found, _ := d.records.Load(t.Context(), pay.Rule.Key); !found || rec.State != idempotency.InProgress {
-			t.Errorf("%+v, %v; want the record in progress", rec, found)
+		if rec := d.record(); !rec.Open {
+			t.Errorf("%+v; want the Record in progress", rec)
 		}
 	})
 }
 
 func TestALaterRunKnowsOfAnInterruptedOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // as if a process had died during its work
-		if err != nil {
-			t.Fatal(err)
-		}
+		d.begin(7) // as if a process had died during its work
 		answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
 			a, _ := idempotency.FromContext(ctx)
 			if fence, interrupted := a.Interrupted(); fence != 7 || !interrupted {
@@ -323,11 +344,8 @@ func TestAFirstRunIsNoneThatWasInterrupted(t *testing.T) {
 // lease still looks valid.
 func TestAnOvertakenHolderHasNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
-			_, _, began, err := d.records.Begin(ctx, pay.Rule.Key, request, 1<<62, time.Hour)
-			if err != nil || !began {
-				t.Fatal(began, err)
-			}
+		answer, err := d.Do(t.Context(), pay, func(context.Context) idempotency.Outcome {
+			d.begin(1 << 62)
 			return kept("overtaken")
 		})
 		if !errors.Is(err, idempotency.ErrOvertaken) || len(answer.Response.Body) != 0 {
@@ -339,6 +357,18 @@ func TestAnOvertakenHolderHasNoAnswer(t *testing.T) {
 	})
 }
 
+// answer replaces the Record of pay by the answer of another run.
+func (d *desk) answer(body string) {
+	d.Helper()
+	done := idempotency.Record{
+		Run:    idempotency.NewName(idempotency.Fingerprint(pay.Content), 7),
+		Answer: idempotency.Encode(idempotency.Response{Status: 201, Body: []byte(body)}),
+	}
+	if _, err := d.records.Swap(context.Background(), pay.Rule.Key, d.record(), done, time.Hour); err != nil {
+		d.Error(err)
+	}
+}
+
 var errFull = errors.New("OOM command not allowed")
 
 // failing is a Store whose calls fail.
@@ -347,27 +377,21 @@ type failing struct {
 	load, begin, save error
 }
 
-func (f failing) Load(ctx context.Context, key string) (idempotency.Record, bool, error) {
+func (f failing) Load(ctx context.Context, key string) (idempotency.Record, error) {
 	if f.load != nil {
-		return idempotency.Record{}, false, f.load
+		return idempotency.Record{}, f.load
 	}
 	return f.Store.Load(ctx, key)
 }
 
-func (f failing) Begin(ctx context.Context, key string, print [32]byte, fence uint64, d time.Duration) (
-	idempotency.Record, bool, bool, error,
-) {
-	if f.begin != nil {
-		return idempotency.Record{}, false, false, f.begin
+func (f failing) Swap(ctx context.Context, key string, old, next idempotency.Record, d time.Duration) (idempotency.Record, error) {
+	switch {
+	case f.begin != nil && next.Open:
+		return idempotency.Record{}, f.begin
+	case f.save != nil && !next.Open:
+		return idempotency.Record{}, f.save
 	}
-	return f.Store.Begin(ctx, key, print, fence, d)
-}
-
-func (f failing) Save(ctx context.Context, key string, rec idempotency.Record, d time.Duration) error {
-	if f.save != nil {
-		return f.save
-	}
-	return f.Store.Save(ctx, key, rec, d)
+	return f.Store.Swap(ctx, key, old, next, d)
 }
 
 func TestNothingRunsWhileTheStoreFails(t *testing.T) {
@@ -402,14 +426,17 @@ type database struct {
 
 type txKey struct{}
 
-type transaction struct{ saves []func() error }
+type transaction struct{ swaps []func() error }
 
-func (s *database) Save(ctx context.Context, key string, rec idempotency.Record, d time.Duration) error {
+func (s *database) Swap(ctx context.Context, key string, old, next idempotency.Record, d time.Duration) (idempotency.Record, error) {
 	if tx, ok := ctx.Value(txKey{}).(*transaction); ok {
-		tx.saves = append(tx.saves, func() error { return s.Store.Save(context.Background(), key, rec, d) })
-		return nil
+		tx.swaps = append(tx.swaps, func() error {
+			_, err := s.Store.Swap(context.Background(), key, old, next, d)
+			return err
+		})
+		return next, nil
 	}
-	return s.Store.Save(ctx, key, rec, d)
+	return s.Store.Swap(ctx, key, old, next, d)
 }
 
 func (s *database) Transact(ctx context.Context, work func(context.Context) error) error {
@@ -425,8 +452,8 @@ func (s *database) Transact(ctx context.Context, work func(context.Context) erro
 		return s.commit
 	}
 	s.committed++
-	for _, save := range tx.saves {
-		if err := save(); err != nil {
+	for _, swap := range tx.swaps {
+		if err := swap(); err != nil {
 			return err
 		}
 	}
@@ -482,8 +509,128 @@ func TestNothingRunsWithoutATransaction(t *testing.T) {
 		if _, err := d.do(pay, kept("x")); !errors.Is(err, locker.ErrUnavailable) || d.runs != 0 {
 			t.Errorf("%v, %d runs", err, d.runs)
 		}
-		if n := d.records.Len(); n != 0 {
-			t.Errorf("%d records; want that the one in progress was removed", n)
+		if r := d.record(); r.Run != "" {
+			t.Errorf("%+v; want that the Record in progress was removed", r)
+		}
+	})
+}
+
+// A waiter has looked up the request before it got the lock. In the meantime, the holder may have
+// answered, failed, or died.
+func TestAWaiterLooksAgainUnderTheLock(t *testing.T) {
+	for name, tc := range map[string]struct {
+		meanwhile   func(d *desk)
+		want        string
+		interrupted bool
+	}{
+		"answered": {func(d *desk) { d.answer("first") }, "first", false},
+		"failed":   {func(*desk) {}, "second", false},
+		"died":     {func(d *desk) { d.begin(7) }, "second", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *desk) {
+				lease, err := d.Locker.Acquire(t.Context(), pay.Rule)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.AfterFunc(time.Second, func() {
+					tc.meanwhile(d)
+					_ = lease.Release(context.Background())
+				})
+				answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
+					a, _ := idempotency.FromContext(ctx)
+					if _, interrupted := a.Interrupted(); interrupted != tc.interrupted {
+						t.Errorf("interrupted: %v", interrupted)
+					}
+					return kept("second")
+				})
+				if err != nil || string(answer.Response.Body) != tc.want {
+					t.Errorf("%q, %v; want %q", answer.Response.Body, err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A run whose Record has expired stores its answer, unless a later run has begun.
+func TestAnAnswerIsStoredAlthoughItsRecordHasExpired(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		d.Lifetime = time.Minute
+		answer, err := d.Do(t.Context(), pay, func(context.Context) idempotency.Outcome {
+			time.Sleep(time.Hour) //nolint:forbidigo // a bubble
+			return kept("first")
+		})
+		d.wantBody(answer, err, "first", false, 0)
+		answer, err = d.do(pay, kept("second"))
+		d.wantBody(answer, err, "first", true, 0)
+	})
+}
+
+func TestForeignDataIsNotReadAsAnAnswer(t *testing.T) {
+	name := idempotency.NewName(idempotency.Fingerprint(pay.Content), 7)
+	for what, rec := range map[string]idempotency.Record{
+		"a short name":              {Run: "x"},
+		"a name that is a word":     {Run: "seven", Open: true},
+		"a long name":               {Run: name + "x", Open: true},
+		"an empty response":         {Run: name, Answer: []byte{}},
+		"another version":           {Run: name, Answer: []byte("9abc")},
+		"a response that was cut":   {Run: name, Answer: []byte("1\xc9\x01\x05\x05Cont")},
+		"what cannot be inflated":   {Run: name, Answer: []byte("2\xff\xff\xff")},
+		"a length without a bound":  {Run: name, Answer: []byte("1\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")},
+		"a name of another version": {Run: name[:len(name)-1], Answer: []byte("1")},
+	} {
+		bubble(t, func(t *testing.T, d *desk) {
+			if _, err := d.records.Swap(t.Context(), pay.Rule.Key, idempotency.Record{}, rec, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			_, err := d.do(pay, kept("x"))
+			if !errors.Is(err, locker.ErrUnavailable) || !strings.Contains(err.Error(), "in an unknown format") || d.runs != 0 {
+				t.Errorf("%s: %v, %d runs", what, err, d.runs)
+			}
+		})
+	}
+}
+
+func TestAnAnswerComesBackAsItWasSaved(t *testing.T) {
+	for _, body := range []string{"", "\x00 not text \xff", string(make([]byte, 5000)), strings.Repeat("text ", 1000)} {
+		want := idempotency.Response{
+			Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}, "X-Two": {"a", "\xff\x00"}},
+			Trailer: map[string][]string{"x-bin": {"\x80"}},
+		}
+		if body != "" {
+			want.Body = []byte(body)
+		}
+		if got, ok := idempotency.Decode(idempotency.Encode(want)); !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v; want %+v", got, ok, want)
+		}
+	}
+}
+
+func TestAnAnswerIsStoredCompressed(t *testing.T) {
+	size := func(body []byte) int { return len(idempotency.Encode(idempotency.Response{Body: body})) }
+	noise := make([]byte, 64<<10)
+	_, _ = rand.Read(noise)
+	if n := size(bytes.Repeat([]byte(`{"sku":"book","count":2},`), 3000)); n > 3000 {
+		t.Errorf("75 kB of JSON take %d bytes", n)
+	}
+	if n := size(noise); n > len(noise)+100 {
+		t.Errorf("64 KiB that cannot be compressed take %d bytes", n)
+	}
+}
+
+func TestAnOperatorRemovesARecord(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		_, _ = d.do(pay, kept("first"))
+		for range 2 {
+			if err := idempotency.Remove(t.Context(), d.records, pay.Rule.Key); err != nil {
+				t.Error(err)
+			}
+		}
+		answer, err := d.do(pay, kept("second"))
+		d.wantBody(answer, err, "second", false, 2)
+		d.Store = failing{Store: d.records, load: errFull}
+		if err := idempotency.Remove(t.Context(), d.Store, pay.Rule.Key); !errors.Is(err, errFull) {
+			t.Error(err)
 		}
 	})
 }

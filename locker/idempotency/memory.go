@@ -1,10 +1,8 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 )
@@ -32,112 +30,39 @@ const minSweep = 64
 func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: minSweep} }
 
 // Load implements [Store]. Its error is the error of ctx.
-func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return rec, false, err
-	}
+func (m *Memory) Load(ctx context.Context, key string) (Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	rec, found = m.get(key)
-	return rec, found, nil
+	return m.get(key), ctx.Err()
 }
 
-// Begin implements [Store]. Its error is the error of ctx.
-func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
-	earlier Record, found, began bool, err error,
-) {
+// Swap implements [Store]. Its error is the error of ctx.
+func (m *Memory) Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error) {
 	if err := ctx.Err(); err != nil {
-		return earlier, false, false, err
+		return Record{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	earlier, found = m.get(key)
-	if found && (earlier.State != InProgress || earlier.Fingerprint != fingerprint || earlier.Fence > fence) {
-		return earlier, true, false, nil
+	if now := m.get(key); now.Run != old.Run || now.Open != old.Open {
+		return now, nil
 	}
-	m.put(key, Record{Fingerprint: fingerprint, Fence: fence, State: InProgress}, lifetime)
-	return earlier, found, true, nil
-}
-
-// Save implements [Store]. Its error is the error of ctx, or [ErrOvertaken].
-func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if was, found := m.get(key); found {
-		switch {
-		case was.Fence != rec.Fence || was.Fingerprint != rec.Fingerprint:
-			return ErrOvertaken
-		case was.State != InProgress:
-			return nil
-		}
-	}
-	m.put(key, rec, lifetime)
-	return nil
-}
-
-// Forget implements [Store]. Its error is the error of ctx.
-func (m *Memory) Forget(ctx context.Context, key string, fence uint64) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if was, found := m.get(key); found && was.State == InProgress && was.Fence == fence {
+	if next.Run == "" {
 		delete(m.records, key)
+		return next, nil
 	}
-	return nil
-}
-
-// Remove deletes the Record of key, whatever its state.
-func (m *Memory) Remove(key string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.records, key)
-}
-
-// Len returns the number of Records, including expired Records that were not deleted yet.
-func (m *Memory) Len() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.records)
-}
-
-// get returns the Record of key, and whether there is one. The caller holds m.mu.
-func (m *Memory) get(key string) (Record, bool) {
-	e, ok := m.records[key]
-	if !ok || !time.Now().Before(e.expires) {
-		return Record{}, false
-	}
-	return e.rec.clone(), true
-}
-
-// put stores rec under key for lifetime. The caller holds m.mu.
-func (m *Memory) put(key string, rec Record, lifetime time.Duration) {
 	now := time.Now()
-	m.records[key] = entry{rec.clone(), now.Add(lifetime)}
+	m.records[key] = entry{next, now.Add(lifetime)}
 	if len(m.records) >= m.sweepAt {
 		maps.DeleteFunc(m.records, func(_ string, e entry) bool { return !now.Before(e.expires) })
 		m.sweepAt = max(minSweep, 2*len(m.records))
 	}
+	return next, nil
 }
 
-// clone returns a copy that shares no memory with rec.
-func (rec Record) clone() Record {
-	r := &rec.Response
-	r.Header, r.Trailer, r.Body = cloneHeader(r.Header), cloneHeader(r.Trailer), bytes.Clone(r.Body)
-	return rec
-}
-
-func cloneHeader(h map[string][]string) map[string][]string {
-	if h == nil {
-		return nil
+// get returns the Record of key. The caller holds m.mu.
+func (m *Memory) get(key string) Record {
+	if e, ok := m.records[key]; ok && time.Now().Before(e.expires) {
+		return e.rec
 	}
-	clone := make(map[string][]string, len(h))
-	for name, values := range h {
-		clone[name] = slices.Clone(values)
-	}
-	return clone
+	return Record{}
 }

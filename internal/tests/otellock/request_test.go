@@ -241,8 +241,8 @@ var exchanges = map[string]exchange{
 // reusedKey is a Store that reports, for every key, that another request has used the same key.
 type reusedKey struct{ idempotency.Store }
 
-func (reusedKey) Load(context.Context, string) (idempotency.Record, bool, error) {
-	return idempotency.Record{}, true, nil
+func (reusedKey) Load(context.Context, string) (idempotency.Record, error) {
+	return idempotency.Record{Run: strings.Repeat("x", 48), Open: true}, nil
 }
 
 // adapters build the server of an exchange. The framework's tracing and recovery are outside of

@@ -185,7 +185,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 		calls := 0
 		request := func(l locker.Locker) (idempotency.Answer, error) {
 			keeper := idempotency.Keeper{Locker: l, Store: answers}
-			return keeper.Do(t.Context(), idempotency.Request{Rule: locker.Rule{Key: "payment:1"}, Fingerprint: [32]byte{1}},
+			return keeper.Do(t.Context(), idempotency.Request{Rule: locker.Rule{Key: "payment:1"}, Content: [][]byte{{1}}},
 				func(ctx context.Context) idempotency.Outcome {
 					calls++
 					tx, ok := sqllock.TxFromContext(ctx)

@@ -3,13 +3,15 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
@@ -17,26 +19,20 @@ import (
 // idempotency.Transactor, Run also checks the rules of its transactions.
 func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
 	for name, law := range map[string]func(*testing.T, bench){
-		"an unknown key has no Record":                               unknownKey,
-		"a request in progress shows its fingerprint and fence":      inProgress,
-		"an answer comes back as it was saved":                       comesBack,
-		"an answer that was not kept leaves the mark done":           doneOnly,
-		"a later run takes over from one that was interrupted":       takesOver,
-		"a run with a smaller fence does not begin":                  smallerFence,
-		"a different request does not begin":                         differentRequest,
-		"no request begins after the answer":                         keepsAnswer,
-		"a holder that was overtaken cannot save":                    overtakenRun,
-		"a Save whose Record was lost writes it":                     lostRecord,
-		"calls that are executed twice change nothing":               repeatedCalls,
-		"only the run that has begun is forgotten":                   forgottenRecord,
-		"a request without fences begins, is saved and is forgotten": withoutFences,
-		"keys are separate":                                          separateKeys,
-		"an ended context ends a call":                               endedContext,
-		"a Record expires":                                           expiredRecord,
-		"a transaction commits work and answer together":             commitTogether,
-		"a transaction that fails leaves no answer":                  rollsBack,
-		"a transaction of an overtaken holder fails":                 overtakenTransaction,
-		"a panic rolls back, and goes on":                            panickingWork,
+		"an unknown key has no Record":                   unknownKey,
+		"a Record comes back as it was written":          comesBack,
+		"a Record replaces only the one that it expects": expected,
+		"an open Record differs from one that is not":    openOrNot,
+		"the zero Record removes":                        removes,
+		"a Swap that is executed twice changes nothing":  twice,
+		"of many Swaps at once one wins":                 oneWins,
+		"keys are separate":                              separateKeys,
+		"an ended context ends a call":                   endedContext,
+		"a Record expires":                               expiredRecord,
+		"a transaction commits work and answer together": commitTogether,
+		"a transaction that fails leaves no answer":      rollsBack,
+		"a transaction sees the Record of a later run":   overtakenTransaction,
+		"a panic rolls back, and goes on":                panickingWork,
 	} {
 		t.Run(name, func(t *testing.T) { law(t, bench{t, setup(t)}) })
 	}
@@ -44,22 +40,16 @@ func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
 
 const lifetime = time.Minute
 
-var (
-	request   = [32]byte{1, 2, 255}
-	different = [32]byte{3}
-)
+var none idempotency.Record
 
-func answer(body string) idempotency.Response {
-	return idempotency.Response{
-		Status:  201,
-		Header:  map[string][]string{"Content-Type": {"application/json"}, "X-Two": {"a", "\xff\x00"}},
-		Trailer: map[string][]string{"x-bin": {"\x80"}},
-		Body:    []byte(body),
-	}
+// begun returns the Record of a run that is in progress. The names of runs have any bytes.
+func begun(run string) idempotency.Record {
+	return idempotency.Record{Run: "\x00 \xff" + run, Open: true}
 }
 
-func record(fence uint64, body string) idempotency.Record {
-	return idempotency.Record{Fingerprint: request, Fence: fence, State: idempotency.Answered, Response: answer(body)}
+// done returns the Record of a run that has answered.
+func done(run, answer string) idempotency.Record {
+	return idempotency.Record{Run: "\x00 \xff" + run, Answer: []byte(answer)}
 }
 
 // bench makes calls of the tested Store that must not fail.
@@ -68,225 +58,136 @@ type bench struct {
 	idempotency.Store
 }
 
-func (b bench) load(key string) (idempotency.Record, bool) {
+// is reports whether a Store would take one Record for the other.
+func is(a, b idempotency.Record) bool { return a.Run == b.Run && a.Open == b.Open }
+
+// swap replaces old by next, and fails the test if key did not have old.
+func (b bench) swap(key string, old, next idempotency.Record) {
 	b.Helper()
-	rec, found, err := b.Load(b.Context(), key)
-	if err != nil {
-		b.Fatalf("Load: %v", err)
-	}
-	return rec, found
+	b.swapNot(key, old, next, next)
 }
 
-func (b bench) begin(key string, fingerprint [32]byte, fence uint64) (earlier idempotency.Record, found, began bool) {
+// swapNot calls Swap, and fails the test unless the key then has the Record want.
+func (b bench) swapNot(key string, old, next, want idempotency.Record) {
 	b.Helper()
-	earlier, found, began, err := b.Begin(b.Context(), key, fingerprint, fence, lifetime)
-	if err != nil {
-		b.Fatalf("Begin: %v", err)
+	now, err := b.Swap(b.Context(), key, old, next, lifetime)
+	if err != nil || !is(now, want) {
+		b.Fatalf("Swap: %+v, %v; want %+v", now, err, want)
 	}
-	return earlier, found, began
 }
 
-func (b bench) save(key string, rec idempotency.Record) {
+// check fails the test unless Load returns the Record want for key.
+func (b bench) check(key string, want idempotency.Record) {
 	b.Helper()
-	if err := b.Save(b.Context(), key, rec, lifetime); err != nil {
-		b.Fatalf("Save: %v", err)
+	if got, err := b.Load(b.Context(), key); err != nil || !is(got, want) || !bytes.Equal(got.Answer, want.Answer) || (got.Answer == nil) != (want.Answer == nil) {
+		b.Errorf("Load: %+v, %v; want %+v", got, err, want)
 	}
 }
 
-func (b bench) forget(key string, fence uint64) {
-	b.Helper()
-	if err := b.Forget(b.Context(), key, fence); err != nil {
-		b.Fatalf("Forget: %v", err)
-	}
-}
-
-// checkRecord fails the test unless Load returns the Record want for key.
-func (b bench) checkRecord(key string, checkRecord idempotency.Record) {
-	b.Helper()
-	if got, found := b.load(key); !found || !reflect.DeepEqual(got, checkRecord) {
-		b.Errorf("Load: %+v, %v; want %+v", got, found, checkRecord)
-	}
-}
-
-// checkNone fails the test if Load finds a Record for key.
-func (b bench) checkNone(key string) {
-	b.Helper()
-	if got, found := b.load(key); found {
-		b.Errorf("Load: %+v; want no Record", got)
-	}
-}
-
-// checkBody fails the test unless the Record of key has an answer with the given body.
-func (b bench) checkBody(key, body string) {
-	b.Helper()
-	if got, found := b.load(key); !found || got.State != idempotency.Answered || string(got.Response.Body) != body {
-		b.Errorf("Load: %+v, %v; want the answer %q", got, found, body)
-	}
-}
-
-func unknownKey(t *testing.T, b bench) { b.checkNone("a") }
-
-func inProgress(t *testing.T, b bench) {
-	if earlier, found, began := b.begin("a", request, 7); found || !began {
-		t.Fatalf("Begin: %+v, %v, %v", earlier, found, began)
-	}
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
-}
+func unknownKey(t *testing.T, b bench) { b.check("a", none) }
 
 func comesBack(t *testing.T, b bench) {
-	for _, body := range []string{"", "\x00 not text \xff", string(make([]byte, 5000))} {
-		rec, want := record(1<<60+7, body), record(1<<60+7, body)
-		if body == "" {
-			want.Response.Body, rec.Response.Body = nil, nil
-		}
-		key := "body " + body[:min(3, len(body))]
-		b.begin(key, request, rec.Fence)
-		b.save(key, rec)
-		rec.Response.Header["X-Two"][0] = "changed" // the caller may use its memory again
-		if len(rec.Response.Body) > 0 {
-			rec.Response.Body[0] = 'x'
-		}
+	for i, rec := range []idempotency.Record{
+		begun("1"), done("2", "x"), done("3", "\x00 not text \xff"), done("4", string(make([]byte, 5000))), {Run: "5"},
+	} {
+		key := fmt.Sprint(i)
+		b.swap(key, none, rec)
 		for range 2 {
-			got, found := b.load(key)
-			if !found || !reflect.DeepEqual(got, want) {
-				t.Fatalf("Load: %+v, %v; want %+v", got, found, want)
+			b.check(key, rec)
+		}
+	}
+}
+
+func expected(t *testing.T, b bench) {
+	b.swap("a", none, begun("1"))
+	b.swapNot("a", none, begun("2"), begun("1"))
+	b.swapNot("a", begun("3"), begun("2"), begun("1"))
+	b.swapNot("a", begun("3"), none, begun("1"))
+	b.swap("a", begun("1"), begun("2"))
+	b.swap("a", begun("2"), done("2", "first"))
+	now, err := b.Swap(t.Context(), "a", begun("2"), done("2", "second"), lifetime)
+	if want := done("2", "first"); err != nil || !is(now, want) {
+		t.Errorf("Swap: %+v, %v; want %+v", now, err, want)
+	}
+	now, err = b.Swap(t.Context(), "a", none, begun("4"), lifetime)
+	if want := done("2", "first"); err != nil || !reflect.DeepEqual(now, want) {
+		t.Errorf("Swap: %+v, %v; want %+v with its answer", now, err, want)
+	}
+	b.check("a", done("2", "first"))
+	b.swapNot("b", begun("1"), done("1", "x"), none)
+	b.check("b", none)
+}
+
+func openOrNot(t *testing.T, b bench) {
+	b.swap("a", none, begun("1"))
+	b.swapNot("a", done("1", "x"), none, begun("1"))
+	b.swap("a", begun("1"), done("1", "x"))
+	b.swapNot("a", begun("1"), none, done("1", "x"))
+	b.check("a", done("1", "x"))
+}
+
+func removes(t *testing.T, b bench) {
+	b.swap("a", none, none)
+	b.swap("a", none, begun("1"))
+	b.swap("a", begun("1"), none)
+	b.check("a", none)
+	b.swap("a", none, done("2", "x"))
+	b.swap("a", done("2", "x"), none)
+	b.check("a", none)
+	b.swap("a", none, begun("3"))
+	b.check("a", begun("3"))
+}
+
+func twice(t *testing.T, b bench) {
+	for range 2 {
+		b.swap("a", none, begun("1"))
+	}
+	b.check("a", begun("1"))
+	for range 2 {
+		b.swap("a", begun("1"), done("1", "x"))
+	}
+	b.check("a", done("1", "x"))
+	for range 2 {
+		b.swap("a", done("1", "x"), none)
+	}
+	b.check("a", none)
+}
+
+func oneWins(t *testing.T, b bench) {
+	b.swap("a", none, begun("first"))
+	var all sync.WaitGroup
+	results := make([]idempotency.Record, 5)
+	for i := range results {
+		all.Go(func() {
+			var err error
+			if results[i], err = b.Swap(t.Context(), "a", begun("first"), begun(fmt.Sprint(i)), lifetime); err != nil {
+				t.Errorf("Swap: %v", err)
 			}
-			got.Response.Header["X-Two"][0] = "changed" // the caller may change what Load returned
+		})
+	}
+	all.Wait()
+	for _, r := range results {
+		if !is(r, results[0]) {
+			t.Errorf("two Swaps have won: %+v", results)
 		}
 	}
-}
-
-func doneOnly(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	want := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
-	b.save("a", want)
-	b.checkRecord("a", want)
-}
-
-func takesOver(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	earlier, found, began := b.begin("a", request, 8)
-	if !found || !began || earlier.Fence != 7 || earlier.State != idempotency.InProgress {
-		t.Errorf("Begin: %+v, %v, %v; want the Record of fence 7, which was replaced", earlier, found, began)
-	}
-	b.save("a", record(8, "of the later run"))
-	b.checkBody("a", "of the later run")
-}
-
-func smallerFence(t *testing.T, b bench) {
-	b.begin("a", request, 1<<60)
-	earlier, found, began := b.begin("a", request, 1<<60-1)
-	if !found || began || earlier.Fence != 1<<60 {
-		t.Errorf("Begin: %+v, %v, %v; want the Record of the larger fence", earlier, found, began)
-	}
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 1 << 60, State: idempotency.InProgress})
-}
-
-func differentRequest(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	earlier, found, began := b.begin("a", different, 8)
-	if !found || began || earlier.Fingerprint != request {
-		t.Errorf("Begin: %+v, %v, %v; want the Record of the first request", earlier, found, began)
-	}
-	b.save("a", record(7, "of the first request"))
-	b.checkBody("a", "of the first request")
-}
-
-func keepsAnswer(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	b.save("a", record(7, "first"))
-	earlier, found, began := b.begin("a", request, 8)
-	if !found || began || !reflect.DeepEqual(earlier, record(7, "first")) {
-		t.Errorf("Begin: %+v, %v, %v; want the answer", earlier, found, began)
-	}
-	b.checkBody("a", "first")
-}
-
-func overtakenRun(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	b.begin("a", request, 8)
-	for range 2 { // both before and after the later run has stored its answer
-		err := b.Save(b.Context(), "a", record(7, "late"), lifetime)
-		if !errors.Is(err, idempotency.ErrOvertaken) || !errors.Is(err, locker.ErrLost) {
-			t.Errorf("Save: %v; want ErrOvertaken", err)
-		}
-		b.save("a", record(8, "of the later run"))
-	}
-	b.checkBody("a", "of the later run")
-}
-
-func lostRecord(t *testing.T, b bench) {
-	b.save("a", record(7, "without a Record before"))
-	b.checkBody("a", "without a Record before")
-	if _, found, began := b.begin("a", request, 8); !found || began {
-		t.Errorf("Begin: %v, %v; want the answer", found, began)
-	}
-	done := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
-	b.save("b", done)
-	b.checkRecord("b", done)
-}
-
-func repeatedCalls(t *testing.T, b bench) {
-	for range 2 {
-		if _, _, began := b.begin("a", request, 7); !began {
-			t.Error("Begin: a second execution has not begun")
-		}
-	}
-	for range 2 {
-		b.save("a", record(7, "first"))
-	}
-	if _, found, began := b.begin("a", request, 7); !found || began {
-		t.Error("Begin: a late execution has begun again")
-	}
-	b.checkBody("a", "first")
-	for range 2 {
-		b.forget("a", 7)
-	}
-	b.checkBody("a", "first")
-}
-
-func forgottenRecord(t *testing.T, b bench) {
-	b.forget("a", 7)
-	b.begin("a", request, 7)
-	b.forget("a", 6)
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
-	b.forget("a", 7)
-	b.checkNone("a")
-	if _, found, began := b.begin("a", different, 8); found || !began {
-		t.Errorf("Begin: %v, %v; want a beginning without a Record before", found, began)
-	}
-}
-
-func withoutFences(t *testing.T, b bench) {
-	b.begin("a", request, 0)
-	if _, found, began := b.begin("a", request, 0); !found || !began {
-		t.Errorf("Begin: %v, %v; want that a later run takes over", found, began)
-	}
-	b.forget("a", 0)
-	b.checkNone("a")
-	b.begin("a", request, 0)
-	b.save("a", record(0, "x"))
-	b.checkBody("a", "x")
-	b.forget("a", 0)
-	b.checkBody("a", "x")
+	b.check("a", results[0])
 }
 
 func separateKeys(t *testing.T, b bench) {
-	b.begin("a", request, 7)
-	b.checkNone("A")
-	b.checkNone("a ")
-	b.begin("b", different, 3)
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.swap("a", none, begun("1"))
+	b.check("A", none)
+	b.check("a ", none)
+	b.swap("b", none, begun("2"))
+	b.check("a", begun("1"))
 }
 
 func endedContext(t *testing.T, b bench) {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	_, _, load := b.Load(ctx, "a")
-	_, _, _, begin := b.Begin(ctx, "a", request, 7, lifetime)
-	save := b.Save(ctx, "a", record(7, "x"), lifetime)
-	forget := b.Forget(ctx, "a", 7)
-	for name, err := range map[string]error{"Load": load, "Begin": begin, "Save": save, "Forget": forget} {
+	_, load := b.Load(ctx, "a")
+	_, swap := b.Swap(ctx, "a", none, begun("1"), lifetime)
+	for name, err := range map[string]error{"Load": load, "Swap": swap} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v; want context.Canceled", name, err)
 		}
@@ -298,23 +199,24 @@ func expiredRecord(t *testing.T, b bench) {
 	gone := func(key string) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			if _, found := b.load(key); !found {
+			if rec, err := b.Load(t.Context(), key); err != nil {
+				t.Fatal(err)
+			} else if is(rec, none) {
 				break
 			}
 			if time.Now().After(end) {
 				t.Fatalf("the Record %q of %v is there after 10s", key, short)
 			}
 		}
-		if _, found, began := b.begin(key, different, 3); found || !began {
-			t.Errorf("Begin: %v, %v; want a beginning without a Record before", found, began)
-		}
+		b.swapNot(key, begun("1"), begun("2"), none)
+		b.swap(key, none, begun("2"))
 	}
-	if _, _, _, err := b.Begin(b.Context(), "a", request, 7, short); err != nil {
+	if _, err := b.Swap(t.Context(), "a", none, begun("1"), short); err != nil {
 		t.Fatal(err)
 	}
 	gone("a")
-	b.begin("b", request, 7)
-	if err := b.Save(b.Context(), "b", record(7, "x"), short); err != nil {
+	b.swap("b", none, begun("1"))
+	if _, err := b.Swap(t.Context(), "b", begun("1"), done("1", "x"), short); err != nil {
 		t.Fatal(err)
 	}
 	gone("b")
@@ -322,26 +224,38 @@ func expiredRecord(t *testing.T, b bench) {
 
 var errWork = errors.New("the work failed")
 
-// transactor returns the Store as a Transactor. If the Store is not a Transactor, the subtest
-// ends.
+// transactor returns the Store as a Transactor. The laws that call it concern only a Transactor.
 func (b bench) transactor() (idempotency.Transactor, bool) {
 	tr, ok := b.Store.(idempotency.Transactor)
 	return tr, ok
 }
 
+// swapIn replaces old by next in the transaction of ctx.
+func (b bench) swapIn(ctx context.Context, old, next idempotency.Record) idempotency.Record {
+	b.Helper()
+	now, err := b.Swap(ctx, "a", old, next, lifetime)
+	if err != nil {
+		b.Errorf("Swap: %v", err)
+	}
+	return now
+}
+
 func commitTogether(t *testing.T, b bench) {
 	tr, ok := b.transactor()
 	if !ok {
-		return // the rules below concern only a Transactor
+		return
 	}
-	b.begin("a", request, 7)
-	err := tr.Transact(b.Context(), func(ctx context.Context) error {
-		return tr.Save(ctx, "a", record(7, "committed"), lifetime)
+	b.swap("a", none, begun("1"))
+	err := tr.Transact(t.Context(), func(ctx context.Context) error {
+		if now := b.swapIn(ctx, begun("1"), done("1", "committed")); !is(now, done("1", "")) {
+			t.Errorf("Swap: %+v", now)
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatalf("Transact: %v", err)
 	}
-	b.checkBody("a", "committed")
+	b.check("a", done("1", "committed"))
 }
 
 func rollsBack(t *testing.T, b bench) {
@@ -349,19 +263,17 @@ func rollsBack(t *testing.T, b bench) {
 	if !ok {
 		return
 	}
-	b.begin("a", request, 7)
-	err := tr.Transact(b.Context(), func(ctx context.Context) error {
-		if err := tr.Save(ctx, "a", record(7, "rolled back"), lifetime); err != nil {
-			return err
-		}
+	b.swap("a", none, begun("1"))
+	err := tr.Transact(t.Context(), func(ctx context.Context) error {
+		b.swapIn(ctx, begun("1"), done("1", "rolled back"))
 		return errWork
 	})
 	if err != errWork {
 		t.Errorf("Transact: %v; want the error of the work, unchanged", err)
 	}
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
-	b.save("a", record(7, "saved by itself"))
-	b.checkBody("a", "saved by itself")
+	b.check("a", begun("1"))
+	b.swap("a", begun("1"), done("1", "saved by itself"))
+	b.check("a", done("1", "saved by itself"))
 }
 
 func overtakenTransaction(t *testing.T, b bench) {
@@ -369,15 +281,18 @@ func overtakenTransaction(t *testing.T, b bench) {
 	if !ok {
 		return
 	}
-	b.begin("a", request, 7)
-	b.begin("a", request, 8)
-	err := tr.Transact(b.Context(), func(ctx context.Context) error {
-		return tr.Save(ctx, "a", record(7, "late"), lifetime)
+	b.swap("a", none, begun("1"))
+	b.swap("a", begun("1"), begun("2"))
+	err := tr.Transact(t.Context(), func(ctx context.Context) error {
+		if now := b.swapIn(ctx, begun("1"), done("1", "late")); !is(now, begun("2")) {
+			t.Errorf("Swap: %+v; want the Record of the later run", now)
+		}
+		return errWork
 	})
-	if !errors.Is(err, idempotency.ErrOvertaken) {
-		t.Errorf("Transact: %v; want ErrOvertaken", err)
+	if err != errWork {
+		t.Errorf("Transact: %v", err)
 	}
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 8, State: idempotency.InProgress})
+	b.check("a", begun("2"))
 }
 
 func panickingWork(t *testing.T, b bench) {
@@ -385,19 +300,17 @@ func panickingWork(t *testing.T, b bench) {
 	if !ok {
 		return
 	}
-	b.begin("a", request, 7)
+	b.swap("a", none, begun("1"))
 	func() {
 		defer func() {
 			if r := recover(); r != "of the work" {
 				t.Errorf("recovered %v; want the panic of the work", r)
 			}
 		}()
-		_ = tr.Transact(b.Context(), func(ctx context.Context) error {
-			if err := tr.Save(ctx, "a", record(7, "rolled back"), lifetime); err != nil {
-				t.Errorf("Save: %v", err)
-			}
+		_ = tr.Transact(t.Context(), func(ctx context.Context) error {
+			b.swapIn(ctx, begun("1"), done("1", "rolled back"))
 			panic("of the work")
 		})
 	}()
-	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.check("a", begun("1"))
 }

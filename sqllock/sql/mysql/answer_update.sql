@@ -1,3 +1,3 @@
 -- answer_update: replaces a Record that is locked.
--- ? fence · ? state · ? response · ? end of its lifetime in ms · ? key
-UPDATE latchkit_answer SET fence = ?, state = ?, response = ?, expires = ? WHERE name = ?
+-- ? run · ? open, 0 or 1 · ? answer · ? end of its lifetime in ms · ? key
+UPDATE latchkit_answer SET run = ?, open = ?, answer = ?, expires = ? WHERE name = ?

@@ -1,3 +1,3 @@
 -- answer_load: the Record of a key.
 -- $1 key
-SELECT fingerprint, fence, state, response, expires FROM latchkit_answer WHERE name = $1
+SELECT run, open, answer, expires FROM latchkit_answer WHERE name = $1

@@ -1,3 +1,3 @@
 -- answer_load: the Record of a key.
 -- ? key
-SELECT fingerprint, fence, state, response, expires FROM latchkit_answer WHERE name = ?
+SELECT run, open, answer, expires FROM latchkit_answer WHERE name = ?

@@ -1,3 +1,3 @@
 -- answer_lock: the Record of a key, which stays locked until the transaction ends.
 -- ? key
-SELECT fingerprint, fence, state, response, expires FROM latchkit_answer WHERE name = ?
+SELECT run, open, answer, expires FROM latchkit_answer WHERE name = ?

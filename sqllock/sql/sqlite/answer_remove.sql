@@ -1,3 +1,3 @@
--- answer_remove: removes a Record that has expired.
--- ? key · ? now in ms
-DELETE FROM latchkit_answer WHERE name = ? AND expires <= ?
+-- answer_remove: removes a Record that is locked.
+-- ? key
+DELETE FROM latchkit_answer WHERE name = ?
