@@ -3,13 +3,13 @@ package grpclock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/status"
 
+	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -129,26 +129,17 @@ func (g *guard) stallOf(c *call) time.Duration {
 // open returns true if the call runs without a lock because the lock server is known to be
 // unavailable.
 func (g *guard) open(ctx context.Context, c *call) bool {
-	if g.breaker == nil || !g.breaker.Open() {
-		return false
-	}
-	g.without(ctx, unavailable.problem(c, locker.ErrUnavailable))
-	return true
+	return g.breaker.Open() && g.opens(ctx, c, breaker.ErrOutage)
 }
 
-// opens returns true if the call runs without its locks. err is the reason why it could not get
-// them.
-func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
-	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
+// opens returns true if the call runs without its locks, and reports that. err is the reason why
+// the call has no locks.
+func (g *guard) opens(ctx context.Context, c *call, err error) bool {
+	if !g.breaker.Permits(ctx, err) {
 		return false
 	}
-	g.breaker.Failed(locks[0].Key)
-	g.without(ctx, unavailable.problem(c, err))
-	return true
-}
-
-// without reports that a call runs without a lock. The Problem p is the reason.
-func (g *guard) without(ctx context.Context, p *Problem) {
+	p := unavailable.problem(c, err)
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)
+	return true
 }

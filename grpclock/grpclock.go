@@ -129,7 +129,7 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 	}
 	ran, began, call := false, time.Now(), ctx
 	var failure error
-	err = run(ctx, g.locker, locks, func(ctx context.Context) error {
+	err = g.run(ctx, locks, func(ctx context.Context) error {
 		ran = true
 		g.acquired(call, locks, began)
 		if resp, failure = handler(ctx, c.req); failure != nil {
@@ -142,7 +142,7 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 		return nil, g.answer(ctx, closing.problem(c, failure))
 	case err == nil || err == errFailed:
 		return resp, failure
-	case !ran && g.opens(ctx, c, locks, err):
+	case !ran && g.opens(ctx, c, err):
 		return handler(ctx, c.req)
 	case !ran:
 		return nil, g.refuse(ctx, c, err)
@@ -154,9 +154,15 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 }
 
 // run calls fn under all locks; there is at least one.
-func run(ctx context.Context, l locker.Locker, locks []locker.Rule, fn func(ctx context.Context) error) error {
-	if len(locks) == 1 {
-		return locker.Run(ctx, l, locks[0], fn)
-	}
-	return locker.RunAll(ctx, l, locks, fn)
+func (g *guard) run(ctx context.Context, locks []locker.Rule, fn func(ctx context.Context) error) error {
+	return g.breaker.Try(ctx, locks[0].Key, func(ctx context.Context, granted func()) error {
+		work := func(ctx context.Context) error {
+			granted()
+			return fn(ctx)
+		}
+		if len(locks) == 1 {
+			return locker.Run(ctx, g.locker, locks[0], work)
+		}
+		return locker.RunAll(ctx, g.locker, locks, work)
+	})
 }

@@ -118,7 +118,12 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	}
 	w := work{guard: g, call: c, handler: handler, outer: ctx, began: time.Now()}
 	keeper := idempotency.Keeper{Locker: g.locker, Store: g.Store, Lifetime: g.Lifetime, FinishWithin: g.FinishWithin}
-	answer, err := keeper.Do(ctx, req, w.run)
+	var answer idempotency.Answer
+	err = g.breaker.Try(ctx, req.Rule.Key, func(ctx context.Context, granted func()) (err error) {
+		w.granted = granted
+		answer, err = keeper.Do(ctx, req, w.run)
+		return err
+	})
 	switch {
 	case w.ran && err == nil:
 		return w.resp, w.failure
@@ -132,7 +137,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	case err == nil:
 		g.event(ctx, idempotencyName, eventReplayed, 0)
 		return g.replay(ctx, c, answer.Response)
-	case g.opens(ctx, c, []locker.Rule{req.Rule}, err):
+	case g.opens(ctx, c, err):
 		return handler(ctx, c.req)
 	}
 	return nil, g.refuse(ctx, c, err)
@@ -165,6 +170,7 @@ type work struct {
 	handler grpc.UnaryHandler
 	outer   context.Context // the context of the call
 	began   time.Time
+	granted func() // called when the call has its lock
 
 	ran     bool
 	resp    any
@@ -173,6 +179,7 @@ type work struct {
 
 func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	w.ran = true
+	w.granted()
 	w.guard.event(w.outer, idempotencyName, eventAcquired, time.Since(w.began))
 	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name, call: w.outer}
 	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)

@@ -105,11 +105,14 @@ func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = co
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
-// run at the same time, and no call is idempotent. Choose WithFailOpen if an outage is worse than
-// work that runs twice. Only the calls that are under way when the outage begins wait for the lock
-// server. Later calls run at once, while a probe in the background asks whether the server answers
-// again. WithObserve receives each call that runs without a lock. Default: without the lock server,
-// calls are refused with UNAVAILABLE.
+// run at the same time, and no call is idempotent: choose WithFailOpen if an outage is worse than
+// work that runs twice. WithObserve receives each call that runs without a lock. Default: without
+// the lock server, calls are refused with UNAVAILABLE.
+//
+// Only the calls that are under way when the outage begins wait for the lock server; one in a queue
+// waits for about a second. Later calls run at once, while a probe in the background asks once a
+// second whether the server answers again. Then one call asks for all others, and a grant or a busy
+// lock ends the outage.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,

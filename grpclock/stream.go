@@ -121,7 +121,7 @@ func (s *guardedStream) acquire() error {
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil
 	case <-s.released:
-		if s.catchOpen(func() bool { return s.guard.opens(s.base, s.call, locks, s.outcome) }) {
+		if s.catchOpen(func() bool { return s.guard.opens(s.base, s.call, s.outcome) }) {
 			return nil
 		}
 		return s.refuse(s.outcome)
@@ -158,7 +158,7 @@ func (s *guardedStream) ask(locks []locker.Rule, held chan<- context.Context) bo
 		defer close(s.released)
 		s.outcome = errExited
 		s.outcome = s.panics.catch(func() error {
-			return run(s.held, s.guard.locker, locks, func(ctx context.Context) error {
+			return s.guard.run(s.held, locks, func(ctx context.Context) error {
 				if !s.grant() {
 					return errFailed
 				}

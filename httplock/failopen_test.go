@@ -17,9 +17,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// During an outage one request at a time asks the server, and all others run at once. The client of
-// that one request may leave, or the request may get a stored reply. In both cases, the request
-// does not prove that the server answers again.
+// After a probe was answered, one request at a time asks the server, and all others run at once.
+// The client of that one request may leave, or the request may get a stored reply. In both cases,
+// the request does not prove that the server answers again.
 func TestOnlyAnAnswerOfTheServerEndsAnOutage(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, post func(context.Context, string)){
 		"the client left":     postAndLeave,

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
@@ -64,6 +64,9 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	}
 	m := &middleware{config: cfg, locker: l, templates: templates}
 	m.events, _ = l.(requestObserver)
+	if m.failOpen {
+		m.breaker = breaker.New(l)
+	}
 	m.keeper = idempotency.Keeper{Locker: m.locker, Store: cfg.store, Lifetime: cfg.keep, FinishWithin: cfg.finishWithin}
 	return m, nil
 }
@@ -91,7 +94,7 @@ type middleware struct {
 	templates key.Templates[*http.Request]
 	keeper    idempotency.Keeper // used only with a Store
 	events    requestObserver    // nil: requests are not counted
-	breaker   breaker
+	breaker   *breaker.Breaker   // nil without WithFailOpen
 }
 
 func (m *middleware) wrap(next http.Handler) http.Handler {
@@ -125,25 +128,24 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.refuse(out, r, err)
 		return
 	}
-	if m.failOpen && !m.breaker.asks() {
-		m.unguarded(out, r, next, errOutage)
+	if m.breaker.Open() {
+		m.unguarded(out, r, next, breaker.ErrOutage)
 		return
 	}
 	began, ran, before := time.Now(), false, describe(out.Header())
-	wait := m.impatience(r.Context(), first.Key)
-	work := func(ctx context.Context) error {
-		ran = true
-		wait.grant()
-		waited := time.Since(began)
-		m.event(r, eventAcquired, waited)
-		return m.handle(ctx, waited, out, r, next)
-	}
-	if more == nil {
-		err = locker.Run(wait.context(r.Context()), m.locker, first, work)
-	} else {
-		err = locker.RunAll(wait.context(r.Context()), m.locker, append(more, first), work)
-	}
-	err = wait.stop(ran, err)
+	err = m.breaker.Try(r.Context(), first.Key, func(ctx context.Context, granted func()) error {
+		work := func(ctx context.Context) error {
+			ran = true
+			granted()
+			waited := time.Since(began)
+			m.event(r, eventAcquired, waited)
+			return m.handle(ctx, waited, out, r, next)
+		}
+		if more == nil {
+			return locker.Run(ctx, m.locker, first, work)
+		}
+		return locker.RunAll(ctx, m.locker, append(more, first), work)
+	})
 	switch {
 	case err == nil || err == errFailed:
 	case ran:
@@ -155,15 +157,12 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 
 // unlocked handles a request that did not get its lock.
 func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, err error) {
-	if m.failOpen && errors.Is(err, locker.ErrUnavailable) && r.Context().Err() == nil {
+	if m.breaker.Permits(r.Context(), err) {
 		m.unguarded(out, r, next, err)
 		return
 	}
 	m.refuse(out, r, err)
 }
-
-// errOutage is the reason to run without a lock while the breaker is open.
-var errOutage = fmt.Errorf("%w: the lock server did not answer an earlier request", locker.ErrUnavailable)
 
 // unguarded runs a request without a lock, because of WithFailOpen.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {

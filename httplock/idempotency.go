@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -94,23 +95,25 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.refuse(out, r, err)
 		return
 	}
-	if m.failOpen && !m.breaker.asks() {
-		m.unguarded(out, r, next, errOutage)
+	if m.breaker.Open() {
+		m.unguarded(out, r, next, breaker.ErrOutage)
 		return
 	}
 	h, before := m.hold(out), describe(out.Header())
 	began, ran, stalled := time.Now(), false, false
-	wait := m.impatience(r.Context(), rule.Key)
-	answer, err := m.keeper.Do(wait.context(r.Context()), req, func(ctx context.Context) idempotency.Outcome {
-		ran = true
-		wait.grant()
-		waited := time.Since(began)
-		m.event(r, eventAcquired, waited)
-		showWait(waited, h.header)
-		stalled = m.call(ctx, waited, out, h, r, next)
-		return m.outcome(r, h)
+	var answer idempotency.Answer
+	err = m.breaker.Try(r.Context(), rule.Key, func(ctx context.Context, granted func()) (err error) {
+		answer, err = m.keeper.Do(ctx, req, func(ctx context.Context) idempotency.Outcome {
+			ran = true
+			granted()
+			waited := time.Since(began)
+			m.event(r, eventAcquired, waited)
+			showWait(waited, h.header)
+			stalled = m.call(ctx, waited, out, h, r, next)
+			return m.outcome(r, h)
+		})
+		return err
 	})
-	err = wait.stop(ran, err)
 	switch {
 	case ran && errors.Is(err, idempotency.ErrNotStored):
 		m.report(r, unavailable.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it

@@ -142,9 +142,14 @@ func WithStatus(code int) Option { return func(c *config) { c.status = code } }
 func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
 
 // WithFailOpen runs requests without a lock while the lock server is unavailable. Then two requests
-// can run at the same time: choose WithFailOpen if an outage is worse than work that runs twice.
-// WithObserve receives the Problem also in this case. Default: without the lock server, requests
-// are answered 503.
+// can run at the same time, and no request is idempotent: choose WithFailOpen if an outage is worse
+// than work that runs twice. WithObserve receives each request that runs without a lock. Default:
+// without the lock server, requests are answered 503.
+//
+// Only the requests that are under way when the outage begins wait for the lock server; one in a
+// queue waits for about a second. Later requests run at once, while a probe in the background asks
+// once a second whether the server answers again. Then one request asks for all others, and a grant
+// or a busy lock ends the outage.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithBufferedResponse holds the response back, up to most bytes, until the lock server has

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -175,7 +176,7 @@ func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q quer
 	for pause := range betweenTries {
 		err = a.call.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
 		collided := a.call.dialect.isTemporary(err) || a.call.dialect.isDuplicate(err)
-		if err == nil || !collided || !sleep(ctx, pause, time.Hour) {
+		if err == nil || !collided || !sleep.For(ctx, pause) {
 			break
 		}
 	}

@@ -2,6 +2,7 @@ package breaker_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -9,84 +10,204 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// server is a Locker whose server can be made unreachable. While the server is unreachable, each
-// call takes 5 s.
+// server is a Locker whose server can stop to answer.
 type server struct {
 	locker.Locker
-	unreachable atomic.Bool
-	asks        atomic.Int32
+	down   atomic.Bool
+	slow   time.Duration // how long Inspect takes
+	probes atomic.Int32
 }
 
-func (s *server) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
-	s.asks.Add(1)
-	if !s.unreachable.Load() {
-		return s.Locker.Acquire(ctx, r)
-	}
-	select {
-	case <-time.After(5 * time.Second):
-	case <-ctx.Done():
-	}
-	return nil, locker.ErrUnavailable
-}
-
-// inspectServer is a server that has Inspect, so that a probe needs no lock.
-type inspectServer struct{ *server }
-
-func (i inspectServer) Inspect(context.Context, string) (locker.Info, error) {
-	i.asks.Add(1)
-	if i.unreachable.Load() {
+func (s *server) Inspect(context.Context, string) (locker.Info, error) {
+	s.probes.Add(1)
+	<-time.After(s.slow)
+	if s.down.Load() {
 		return locker.Info{}, locker.ErrUnavailable
 	}
 	return locker.Info{}, nil
 }
 
-func (inspectServer) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
-	panic("a probe must take nothing where Inspect does")
+// stop makes the server unavailable, and lets one request notice it.
+func (s *server) stop(t *testing.T, b *breaker.Breaker) {
+	t.Helper()
+	s.down.Store(true)
+	if err := refused(t, b, locker.ErrUnavailable); !errors.Is(err, locker.ErrUnavailable) || !b.Open() {
+		t.Fatalf("%v, open: %v", err, b.Open())
+	}
 }
 
-func TestAnOutageIsNoticedOnceAndItsEndByAProbe(t *testing.T) {
-	for name, wrap := range map[string]func(*server) locker.Locker{
-		"by Acquire": func(s *server) locker.Locker { return s },
-		"by Inspect": func(s *server) locker.Locker { return inspectServer{s} },
+// refused sends a request that does not get its lock, because of err.
+func refused(t *testing.T, b *breaker.Breaker, err error) error {
+	t.Helper()
+	return b.Try(t.Context(), "order:42", func(context.Context, func()) error { return err })
+}
+
+// The probes need no requests. A breaker that only requests can close would let the first requests
+// after a quiet night run without a lock.
+func TestTheEndOfAnOutageIsNoticedWithoutRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		b := breaker.New(s)
+		if b.Open() {
+			t.Fatal("a new Breaker is open")
+		}
+		s.stop(t, b)
+		for range 100 { // the requests of an outage of 10 s
+			if began := time.Now(); !b.Open() || time.Since(began) != 0 {
+				t.Fatal("a request has asked during the outage, or waited for a probe")
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+		if n := s.probes.Load(); n < 9 || n > 10 {
+			t.Errorf("%d probes in 10 s", n)
+		}
+		s.down.Store(false)
+		<-time.After(time.Second)
+		probes := s.probes.Load()
+		<-time.After(time.Hour)
+		if n := s.probes.Load(); n != probes {
+			t.Errorf("%d probes of a server that has answered", n-probes)
+		}
+		if b.Open() {
+			t.Error("the first request after the outage does not ask")
+		}
+	})
+}
+
+// A probe only reads, so the first request after it asks for all others.
+func TestOneRequestAsksForAllOthers(t *testing.T) {
+	lockers := func(err error) error { return &locker.Error{Op: locker.OpAcquire, Err: err} }
+	for name, tc := range map[string]struct {
+		err    error
+		closed bool
+	}{
+		"busy":                                 {lockers(locker.ErrBusy), true},
+		"done":                                 {lockers(locker.ErrDone), true},
+		"a stored response, which asks nobody": {locker.ErrDone, false},
+		"the client left":                      {context.Canceled, false},
+		"no server":                            {lockers(locker.ErrUnavailable), false},
+		"nothing was asked":                    {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := lockertest.NewMemory()
-				s := &server{Locker: lockertest.NewLocker(t, store)}
-				b := breaker.New(wrap(s))
+				s := &server{}
+				b := breaker.New(s)
+				s.stop(t, b)
+				s.down.Store(false)
+				<-time.After(time.Minute)
 				if b.Open() {
-					t.Fatal("a new Breaker is open")
+					t.Fatal("no request asks")
 				}
-				s.unreachable.Store(true)
-				b.Failed("order:42")
-				for range 100 { // these requests come during an outage of 10 s
-					began := time.Now()
-					if !b.Open() {
-						t.Fatal("the Breaker closed during the outage")
-					}
-					if time.Since(began) != 0 {
-						t.Fatal("a request waited for a probe")
-					}
-					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
+				if !b.Open() {
+					t.Error("two requests ask at once")
 				}
-				if n := s.asks.Load(); n < 3 || n > 10 {
-					t.Errorf("%d probes in 10 s", n)
+				_ = refused(t, b, tc.err)
+				if b.Open() == tc.closed {
+					t.Errorf("open: %v", !tc.closed)
 				}
-				s.unreachable.Store(false)
-				for range 50 {
-					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
-					b.Open()
-				}
+				<-time.After(time.Minute)
 				if b.Open() {
-					t.Error("the Breaker is open 5 s after the outage")
-				}
-				if n := store.Len(); n != 0 {
-					t.Errorf("a probe left %d keys locked", n)
+					t.Error("no further request asks later")
 				}
 			})
 		})
+	}
+}
+
+func TestAGrantEndsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		b := breaker.New(s)
+		s.stop(t, b)
+		err := b.Try(t.Context(), "order:42", func(ctx context.Context, granted func()) error {
+			granted()
+			if b.Open() {
+				t.Error("open after a grant")
+			}
+			<-time.After(time.Minute) // the server is down, and only the lease may end the work
+			return ctx.Err()
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A request in a queue learns nothing of a server that has stopped to answer, so it looks once.
+func TestAWaitEndsWithItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		b := breaker.New(s)
+		wait := func(ctx context.Context, _ func()) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(time.Minute):
+				return locker.ErrBusy
+			}
+		}
+		if err := b.Try(t.Context(), "order:42", wait); err != locker.ErrBusy {
+			t.Errorf("while the server answers: %v", err)
+		}
+		s.down.Store(true)
+		began := time.Now()
+		err := b.Try(t.Context(), "order:42", wait)
+		if d := time.Since(began); !b.Permits(t.Context(), err) || d != time.Second || !b.Open() {
+			t.Errorf("%v after %v", err, d)
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		if b.Permits(ctx, err) {
+			t.Error("a request whose client has left may run")
+		}
+	})
+}
+
+// The probe of a wait is under way when the lock is granted. Then only the end of the lease may end
+// the work.
+func TestAProbeDoesNotEndWorkUnderTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{slow: 200 * time.Millisecond}
+		s.down.Store(true)
+		err := breaker.New(s).Try(t.Context(), "order:42", func(ctx context.Context, granted func()) error {
+			<-time.After(1100 * time.Millisecond)
+			granted()
+			<-time.After(time.Minute)
+			return ctx.Err()
+		})
+		if err != nil || s.probes.Load() != 1 {
+			t.Errorf("%v after %d probes", err, s.probes.Load())
+		}
+	})
+}
+
+func TestALockerThatCannotBeProbedIsAskedByARequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := breaker.New(struct{ locker.Locker }{})
+		_ = refused(t, b, locker.ErrUnavailable)
+		asked := 0
+		for range 100 {
+			if !b.Open() {
+				asked++
+				_ = refused(t, b, locker.ErrUnavailable)
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+		if asked < 9 || asked > 10 {
+			t.Errorf("%d requests have asked in 10 s", asked)
+		}
+	})
+}
+
+func TestWithoutABreakerNoRequestRunsWithoutALock(t *testing.T) {
+	var b *breaker.Breaker
+	err := b.Try(t.Context(), "order:42", func(_ context.Context, granted func()) error {
+		granted()
+		return locker.ErrUnavailable
+	})
+	if err != locker.ErrUnavailable || b.Open() || b.Permits(t.Context(), err) {
+		t.Errorf("%v, %v", err, b.Open())
 	}
 }
