@@ -34,8 +34,7 @@
 //
 // If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
 // part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
-// [httplock.WithSecret]. [httplock.Join], [httplock.Param] and similar functions build the same
-// text from calls that the compiler checks. A request with an empty part is refused.
+// [httplock.WithSecret]. A request with an empty part is refused.
 //
 // A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET,
 // and the Content-Type is application/json, in lower case. Gin reads every other body as something

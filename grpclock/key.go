@@ -17,26 +17,6 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Field returns the part for a field of the request: "order_id", or "item.sku" inside a message,
-// or "items.*.sku" for each element of a list. In a template, such a part is {req.item.sku}.
-func Field(path string) key.Key { return key.Part("req", path) }
-
-// Meta returns the part for a value of the call's metadata. In a template, such a part is
-// {meta.x-tenant}.
-func Meta(name string) key.Key { return key.Part("meta", name) }
-
-// Claim returns the part for a claim that [Rules.WithClaims] finds. In a template, such a part is
-// {claim.sub}.
-func Claim(name string) key.Key { return key.Part("claim", name) }
-
-// Peer returns the part for the address of the connection's other end, without its port. Behind a
-// proxy, this is the address of the proxy. In a template the part is {peer}.
-func Peer() key.Key { return key.Part("peer", "") }
-
-// Part returns the part that a function given to [Rules.WithPart] reads. In a template, the part is
-// {name}.
-func Part(name string) key.Key { return key.Part(name, "") }
-
 // A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return a KeyFunc.
 type KeyFunc struct {
 	of      func(req any) ([]string, error)

@@ -48,16 +48,16 @@ func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
 		want string
 		code codes.Code
 	}{
-		"k:{claim.sub}":   {ctx: base, want: "k:ann%3A1"},
-		"k:{claim.level}": {ctx: base, want: "k:7"},
-		"k:{claim.none}":  {ctx: base, code: codes.InvalidArgument},
-		"k:{claim.roles}": {ctx: base, code: codes.InvalidArgument},
-		"k:{claim.sub} ":  {ctx: t.Context(), code: codes.InvalidArgument}, // without claims, because the call is not authenticated
-		"k:{peer}":        {ctx: tcp, want: "k:192.0.2.7"},
-		"k:{peer} ":       {ctx: socket, want: "k:/run/x.sock "},
-		"k:{peer}  ":      {ctx: base, code: codes.InvalidArgument},
-		"k:{region}":      {ctx: base, want: "k:eu"},
-		key.Join("k", grpclock.Claim("sub"), grpclock.Peer(), grpclock.Part("region")): {ctx: tcp, want: "k:ann%3A1:192.0.2.7:eu"},
+		"k:{claim.sub}":                 {ctx: base, want: "k:ann%3A1"},
+		"k:{claim.level}":               {ctx: base, want: "k:7"},
+		"k:{claim.none}":                {ctx: base, code: codes.InvalidArgument},
+		"k:{claim.roles}":               {ctx: base, code: codes.InvalidArgument},
+		"k:{claim.sub} ":                {ctx: t.Context(), code: codes.InvalidArgument}, // without claims, because the call is not authenticated
+		"k:{peer}":                      {ctx: tcp, want: "k:192.0.2.7"},
+		"k:{peer} ":                     {ctx: socket, want: "k:/run/x.sock "},
+		"k:{peer}  ":                    {ctx: base, code: codes.InvalidArgument},
+		"k:{region}":                    {ctx: base, want: "k:eu"},
+		"k:{claim.sub}:{peer}:{region}": {ctx: tcp, want: "k:ann%3A1:192.0.2.7:eu"},
 	} {
 		var got string
 		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: template}}).

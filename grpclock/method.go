@@ -18,8 +18,8 @@ import (
 
 // method is the compiled rule of one method.
 type method struct {
-	rule        locker.Rule // without a Key
-	keys        key.Templates[*call]
+	rule        locker.Rule          // without a Key
+	keys        *key.Template[*call] // nil: the rule has only Func or Idempotency
 	made        KeyFunc
 	idempotency *key.Template[*call] // nil: answers are not stored
 	output      string               // the full name of the response's message
@@ -33,10 +33,10 @@ func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	switch {
 	case m.made.of != nil:
 		return m.made.keys(c.req)
-	case len(m.keys) == 0:
+	case m.keys == nil:
 		return nil, nil
 	case !m.keys.Several():
-		k, err := m.keys[0].Key(ctx, c)
+		k, err := m.keys.Key(ctx, c)
 		return []string{k}, err
 	}
 	return m.keys.Keys(ctx, c)
@@ -59,8 +59,8 @@ func (m *method) describe(g *guard) string {
 	if m.made.of != nil {
 		locks = append(locks, m.rule.Name+" by a function")
 	}
-	for _, t := range m.keys {
-		locks = append(locks, t.String())
+	if m.keys != nil {
+		locks = append(locks, m.keys.String())
 	}
 	if m.idempotency != nil {
 		locks = append(locks, m.idempotency.String())
@@ -122,7 +122,7 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 	m.early = true
 	vocabulary := r.grammar(request)
 	if templates := rule.templates(); len(templates) > 0 {
-		if m.keys, m.err = vocabulary.CompileAll(templates...); m.err != nil {
+		if m.keys, m.err = vocabulary.Compile(templates...); m.err != nil {
 			return m
 		}
 		m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())

@@ -14,8 +14,7 @@ import (
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	// Key is a template such as "order:{req.order_id}". [Field] and [Meta] make parts of a
-	// template.
+	// Key is a template such as "order:{req.order_id}".
 	Key key.Key
 	// Keys are several templates. A call takes the locks of all of them together, or none. A
 	// template such as "stock:{req.items.*.sku}" makes a key for each element of a repeated field.

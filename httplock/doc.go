@@ -29,8 +29,7 @@
 //	{name}              what a function of the program returns, see WithPart
 //
 // If a part has several values, the first value counts. Redis sees a part that ends with |hmac,
-// such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param] and
-// similar functions build the same text from calls that the compiler checks.
+// such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret].
 //
 // # Replies
 //

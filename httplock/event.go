@@ -25,7 +25,7 @@ const (
 func (m *middleware) event(r *http.Request, result string, waited time.Duration) {
 	if m.events != nil {
 		m.events.ObserveRequest(r.Context(), locker.RequestEvent{
-			Name: cmp.Or(m.name, m.templates.Name()), Result: result, Waited: waited,
+			Name: cmp.Or(m.name, m.template.Name()), Result: result, Waited: waited,
 		})
 	}
 }

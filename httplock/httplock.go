@@ -52,17 +52,17 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	if err != nil {
 		return nil, err
 	}
-	templates, err := cfg.grammar().CompileAll(append([]Key{k}, cfg.keys...)...)
+	template, err := cfg.grammar().Compile(append([]Key{k}, cfg.keys...)...)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.store != nil && templates.Several() {
+	if cfg.store != nil && template.Several() {
 		return nil, errors.New("a Store keeps one response for one key, and this middleware has several keys; give the Store to a separate middleware with one key")
 	}
 	if err := cfg.check(l); err != nil {
 		return nil, err
 	}
-	m := &middleware{config: cfg, locker: l, templates: templates}
+	m := &middleware{config: cfg, locker: l, template: template}
 	m.events, _ = l.(requestObserver)
 	if m.failOpen {
 		m.breaker = breaker.New(l)
@@ -90,11 +90,11 @@ func (c *config) check(l locker.Locker) error {
 // middleware has the checked and compiled arguments of a constructor.
 type middleware struct {
 	config
-	locker    locker.Locker
-	templates key.Templates[*http.Request]
-	keeper    idempotency.Keeper // used only with a Store
-	events    requestObserver    // nil: requests are not counted
-	breaker   *breaker.Breaker   // nil without WithFailOpen
+	locker   locker.Locker
+	template *key.Template[*http.Request]
+	keeper   idempotency.Keeper // used only with a Store
+	events   requestObserver    // nil: requests are not counted
+	breaker  *breaker.Breaker   // nil without WithFailOpen
 }
 
 func (m *middleware) wrap(next http.Handler) http.Handler {
@@ -182,14 +182,14 @@ func (m *middleware) applies(r *http.Request) bool {
 
 // rules makes the Rules of a request: one Rule for each of its keys.
 func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.Rule, more []locker.Rule, err error) {
-	if !m.templates.Several() {
-		k, err := m.templates[0].Key(ctx, r)
+	if !m.template.Several() {
+		k, err := m.template.Key(ctx, r)
 		if err != nil {
 			return first, nil, err
 		}
 		return m.rule(r, k), nil, nil
 	}
-	keys, err := m.templates.Keys(ctx, r)
+	keys, err := m.template.Keys(ctx, r)
 	if err != nil {
 		return first, nil, err
 	}
@@ -200,7 +200,7 @@ func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.R
 }
 
 func (m *middleware) rule(r *http.Request, k string) locker.Rule {
-	name := cmp.Or(m.name, m.templates.Name())
+	name := cmp.Or(m.name, m.template.Name())
 	rule := locker.Rule{Key: k, Name: name, TTL: m.ttl, Wait: m.wait}
 	if m.modeByMethod && safe(r.Method) {
 		rule.Mode = locker.Shared

@@ -13,39 +13,6 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".
-func Join(parts ...Key) Key { return key.Join(parts...) }
-
-// Param returns the part for the parameter of the route's path called name.
-func Param(name string) Key { return key.Part("param", name) }
-
-// Query returns the part for the first value of name in the URL's query.
-func Query(name string) Key { return key.Part("query", name) }
-
-// Header returns the part for the first value of a header.
-func Header(name string) Key { return key.Part("header", name) }
-
-// Cookie returns the part for the value of the first cookie called name, as the client sent it.
-func Cookie(name string) Key { return key.Part("cookie", name) }
-
-// ClientIP returns the part for the address of the client; see [WithClientIP].
-func ClientIP() Key { return key.Part("ip", "") }
-
-// Claim returns the part for the claim that [WithClaims] finds under name.
-func Claim(name string) Key { return key.Part("claim", name) }
-
-// Value returns the part for the value that [WithValues] finds under name.
-func Value(name string) Key { return key.Part("value", name) }
-
-// Body returns the part for the member of the body's JSON at path: "sku", or "items.0.sku".
-func Body(path string) Key { return key.Part("body", path) }
-
-// Part returns the part that the function given to [WithPart] reads.
-func Part(name string) Key { return key.Part(name, "") }
-
-// HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
-func HMAC(part Key) Key { return key.HMAC(part) }
-
 type (
 	source  = key.Source[*http.Request]
 	read    = key.Read[*http.Request]

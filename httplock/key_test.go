@@ -40,14 +40,14 @@ func TestEachPartOfARequestIsRead(t *testing.T) {
 		httplock.WithClientIP(func(r *http.Request) string { return r.Header.Get("X-Real-Ip") }),
 	}
 	for k, want := range map[httplock.Key]string{
-		httplock.Join("order", httplock.Param("id"), httplock.Query("page")):  "order:42:7",
-		httplock.Join("h", httplock.Header("x-tenant"), httplock.Cookie("s")): "h:acme:3",
-		httplock.Join("u", httplock.Claim("sub"), httplock.Value("user")):     "u:ann:17",
-		httplock.Join("b", httplock.Body("items.0.sku")):                      "b:a",
-		httplock.Join("p", httplock.Part("shard"), httplock.ClientIP()):       "p:4:203.0.113.9",
-		"h:{header.host}":     "h:shop.example",
-		"i:{idempotency-key}": "i:k",
-		httplock.Join("x", httplock.HMAC(httplock.Header("X-Tenant"))) + ":{param.id}": "",
+		"order:{param.id}:{query.page}":       "order:42:7",
+		"h:{header.x-tenant}:{cookie.s}":      "h:acme:3",
+		"u:{claim.sub}:{value.user}":          "u:ann:17",
+		"b:{body.items.0.sku}":                "b:a",
+		"p:{shard}:{ip}":                      "p:4:203.0.113.9",
+		"h:{header.host}":                     "h:shop.example",
+		"i:{idempotency-key}":                 "i:k",
+		"x:{header.X-Tenant|hmac}:{param.id}": "",
 	} {
 		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), userKey{}, 17), "POST", "/orders/42?page=7", strings.NewReader(`{"items": [{"sku": "a"}]}`))
 		r.Host = "shop.example"

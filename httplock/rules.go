@@ -205,14 +205,12 @@ func (r Rule) idempotent(l locker.Locker, route string, params func(path string)
 func possible(m *middleware, route string, params func(path string) []string) error {
 	method, path, _ := strings.Cut(route, " ")
 	declared := params(path)
-	for _, t := range m.templates {
-		for _, part := range t.Parts() {
-			switch {
-			case part.Source == "param" && !slices.Contains(declared, part.Name):
-				return fmt.Errorf("its key %q has {param.%s}, and the path has %s", t, part.Name, listed(declared))
-			case part.Source == "body" && (safe(method) || method == http.MethodConnect):
-				return fmt.Errorf("its key %q reads the body, and a %s request has no body; take {param.NAME}, {query.NAME} or {header.NAME}", t, method)
-			}
+	for _, part := range m.template.Parts() {
+		switch {
+		case part.Source == "param" && !slices.Contains(declared, part.Name):
+			return fmt.Errorf("its key %q has {param.%s}, and the path has %s", part.Key, part.Name, listed(declared))
+		case part.Source == "body" && (safe(method) || method == http.MethodConnect):
+			return fmt.Errorf("its key %q reads the body, and a %s request has no body; take {param.NAME}, {query.NAME} or {header.NAME}", part.Key, method)
 		}
 	}
 	return nil

@@ -6,9 +6,9 @@
 //	order:{param.id|int}:{header.X-Tenant}
 //
 // A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. The adapter defines the
-// sources. Typed functions make the same template:
+// sources. [Join] and [Part] make the same text for a name that has a special character:
 //
-//	key.Join("order", key.Int(httplock.Param("id")), httplock.Header("X-Tenant"))
+//	key.Join("order", key.Part("claim", "https://shop.example/tenant|id"))
 //
 // A program that makes a key by hand calls [Of], which encodes values as templates do:
 //
@@ -51,10 +51,11 @@
 //
 // A part whose name has the step "*" stands for several values, if its source supports lists. For
 // example, stock:{body.items.*.sku} makes a key for each item of a basket. [Template.Keys] returns
-// all these keys. [Templates] are the keys of one rule, to be locked together by locker.RunAll.
+// the keys of a request for all keys of one rule, to be locked together by locker.RunAll.
 //
 // # For adapters
 //
-// A [Grammar] has the sources of one kind of request. Its method Compile reads a Key once, when the
-// program starts, and returns a [Template]. The Template makes the key of each request.
+// A [Grammar] has the sources of one kind of request. Its method Compile reads the keys of a rule
+// once, when the program starts, and returns a [Template]. The Template makes the keys of each
+// request.
 package key

@@ -9,23 +9,18 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-const (
-	filterInt   = "int"
-	filterUUID  = "uuid"
-	filterLower = "lower"
-	filterNFC   = "nfc"
-	filterHMAC  = "hmac" // must be the last filter, because it is applied while the key is encoded
-)
+// filterHMAC must be the last filter, because it is applied while the key is encoded.
+const filterHMAC = "hmac"
 
 // A filter converts all spellings of a value to one spelling. The client sees the error that a
 // filter returns.
 type filter func(value string) (string, error)
 
 var filters = map[string]filter{
-	filterInt:   wholeNumber,
-	filterUUID:  uuid,
-	filterLower: func(value string) (string, error) { return strings.ToLower(value), nil },
-	filterNFC:   func(value string) (string, error) { return norm.NFC.String(value), nil },
+	"int":   wholeNumber,
+	"uuid":  uuid,
+	"lower": func(value string) (string, error) { return strings.ToLower(value), nil },
+	"nfc":   func(value string) (string, error) { return norm.NFC.String(value), nil },
 }
 
 // filterForms is the list of filters in the text of errors.

@@ -67,15 +67,3 @@ func TestFiltersRunBeforeTheHMAC(t *testing.T) {
 		t.Errorf("%q, %q, %v, %v", one, other, err1, err2)
 	}
 }
-
-func TestTypedFiltersAreTheSameAsTheText(t *testing.T) {
-	id := key.Part("field", "id")
-	for want, got := range map[key.Key]key.Key{
-		"{field.id|int}": key.Int(id), "{field.id|uuid}": key.UUID(id), "{field.id|nfc}": key.NFC(id),
-		"{field.id|lower|hmac}": key.HMAC(key.Lower(id)),
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}

@@ -3,6 +3,7 @@ package key
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,65 +55,50 @@ type Read[T any] func(ctx context.Context, request T) (string, error)
 // may change the slice.
 type ReadAll[T any] func(ctx context.Context, request T) ([]string, error)
 
-// Via turns Sources for requests of type U into Sources for requests of type T. The function
-// convert gets a request of type T, and returns its request of type U.
-func Via[T, U any](convert func(T) U, sources map[string]Source[U]) map[string]Source[T] {
-	via := make(map[string]Source[T], len(sources))
-	for word, s := range sources {
-		source := Source[T]{Noun: s.Noun, Alone: s.Alone, Bind: func(name string) (Read[T], error) {
-			read, err := s.Bind(name)
-			if err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context, request T) (string, error) { return read(ctx, convert(request)) }, nil
-		}}
-		if s.BindAll != nil {
-			source.BindAll = func(name string) (ReadAll[T], error) {
-				read, err := s.BindAll(name)
-				if err != nil {
-					return nil, err
-				}
-				return func(ctx context.Context, request T) ([]string, error) { return read(ctx, convert(request)) }, nil
-			}
-		}
-		via[word] = source
+// Compile reads the keys of one rule. There must be at least one key. The error explains what is
+// wrong and what to write instead.
+func (g Grammar[T]) Compile(keys ...Key) (*Template[T], error) {
+	if len(keys) == 0 {
+		return nil, errors.New("there is no key; name what is locked, such as \"order\" and a part")
 	}
-	return via
-}
-
-// Compile reads the Key k. The error explains what is wrong and what to write instead.
-func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
-	t := &Template[T]{text: k, name: "lock", many: -1}
+	t := &Template[T]{lines: make([]line[T], len(keys))}
 	if g.Secret != nil {
 		if len(g.Secret) < minSecret {
 			return nil, fmt.Errorf("the secret has %d bytes; give at least %d random ones, or none", len(g.Secret), minSecret)
 		}
 		t.mac = newMAC(g.Secret)
 	}
-	if err := g.parse(t, string(k)); err != nil {
-		return nil, fmt.Errorf("the key %q %w", k, err)
+	for i, k := range keys {
+		if slices.Contains(keys[:i], k) {
+			return nil, fmt.Errorf("the rule has the key %q twice; keep one", k)
+		}
+		t.lines[i] = line[T]{text: k, name: "lock", many: -1}
+		if err := g.parse(&t.lines[i]); err != nil {
+			return nil, fmt.Errorf("the key %q %w", k, err)
+		}
 	}
 	return t, nil
 }
 
-// parse splits text into parts, and puts them into t. It requires a ':' between two parts. An
-// encoded value has no ':', so different values make different keys.
-func (g Grammar[T]) parse(t *Template[T], text string) error {
+// parse splits the text of l into parts. It requires a ':' between two parts. An encoded value has
+// no ':', so different values make different keys.
+func (g Grammar[T]) parse(l *line[T]) error {
 	const braces = "write parts as {SOURCE.NAME}, and leave braces out of literal text"
+	text := string(l.text)
 	rest, longest := text, len(text)
 	for {
 		before, inner, found := strings.Cut(rest, "{")
 		if strings.Contains(before, "}") {
 			return fmt.Errorf("has a '}' without a '{'; %s", braces)
 		}
-		if name, _, ok := strings.Cut(before, ":"); ok && name != "" && len(t.parts) == 0 {
-			t.name = name
+		if name, _, ok := strings.Cut(before, ":"); ok && name != "" && len(l.parts) == 0 {
+			l.name = name
 		}
 		if !found {
-			t.tail = before
+			l.tail = before
 			break
 		}
-		if len(t.parts) > 0 && !strings.Contains(before, ":") {
+		if len(l.parts) > 0 && !strings.Contains(before, ":") {
 			return fmt.Errorf("has no ':' between two parts; without one, different values could make the same key")
 		}
 		content, after, closed := strings.Cut(inner, "}")
@@ -124,13 +110,13 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 			return err
 		}
 		if p.ref.Several {
-			if t.many >= 0 {
+			if l.many >= 0 {
 				return fmt.Errorf("has two parts that stand for several values; write one key for each of them")
 			}
-			t.many = len(t.parts)
+			l.many = len(l.parts)
 		}
-		p.prefix = before
-		t.parts = append(t.parts, p)
+		p.prefix, p.ref.Key = before, l.text
+		l.parts = append(l.parts, p)
 		longest += MaxValue - len(content) - 2
 		rest = after
 	}

@@ -3,7 +3,7 @@ package key
 import "strings"
 
 // A Key is the text of a template, such as "order:{param.id}". An untyped constant is a Key.
-// [Join], [Part] and the functions of the adapters make a Key from typed parts.
+// [Join] and [Part] make a Key from the names of parts.
 type Key string
 
 // Join puts a ':' between parts. An argument that is not a part is literal text.
@@ -26,29 +26,13 @@ func Part(source, name string) Key {
 	return Key("{" + source + "." + quote.Replace(name) + "}")
 }
 
-// Int reads part as a whole number, so that "042" and "+42" make the same key as "42".
-func Int(part Key) Key { return filtered(part, filterInt) }
-
-// UUID reads part as a UUID, in any of its usual spellings.
-func UUID(part Key) Key { return filtered(part, filterUUID) }
-
-// Lower converts part to lower case.
-func Lower(part Key) Key { return filtered(part, filterLower) }
-
-// NFC converts part to Unicode's normal form C. It gives one spelling to an accented letter, which
-// can otherwise be one or two code points.
-func NFC(part Key) Key { return filtered(part, filterNFC) }
-
-// HMAC replaces part by its HMAC.
-func HMAC(part Key) Key { return filtered(part, filterHMAC) }
-
-// filtered returns part with the given filter added. If part is not the text of one part, Compile
-// later refuses the result.
-func filtered(part Key, filter string) Key {
+// HMAC replaces part by its HMAC: it adds the filter |hmac. If part is not the text of one part,
+// Compile later refuses the result.
+func HMAC(part Key) Key {
 	if inner, ok := strings.CutSuffix(string(part), "}"); ok {
-		return Key(inner + "|" + filter + "}")
+		return Key(inner + "|hmac}")
 	}
-	return part + Key("{|"+filter+"}")
+	return part + "{|hmac}"
 }
 
 // A name may be any text. Four bytes have a special meaning in a template, so they are escaped.

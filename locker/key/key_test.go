@@ -118,7 +118,7 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 			t.Errorf("%q, %v, want %q", got, err, want)
 		}
 	}
-	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
+	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Key: "mailbox:{field.mail|hmac}:{field.box}", Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
 		t.Errorf("%+v", refs)
 	}
 }
@@ -212,21 +212,6 @@ func TestTheNameIsTheProgramsOwnText(t *testing.T) {
 		if got := compile(t, k, nil).Name(); got != want {
 			t.Errorf("%q: %q, want %q", k, got, want)
 		}
-	}
-}
-
-func TestSourcesServeOtherRequests(t *testing.T) {
-	type envelope struct{ inside request }
-	outer := key.Grammar[*envelope]{Sources: key.Via(func(e *envelope) request { return e.inside }, grammar(nil).Sources)}
-	template, err := outer.Compile("order:{field.id}:{who}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := template.Key(t.Context(), &envelope{request{"id": "42"}}); err != nil || got != "order:42:ann" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := outer.Compile("order:{field.forbidden}"); err == nil {
-		t.Error("a name that the source refuses was accepted")
 	}
 }
 

@@ -70,7 +70,7 @@ func TestAStarIsANameWhereASourceHasNoLists(t *testing.T) {
 
 func TestTheKeysOfOneRule(t *testing.T) {
 	g := grammar(nil)
-	ts, err := g.CompileAll("stock:{list.items.*}", "cart:{field.cart}", "stock:{field.gift}")
+	ts, err := g.Compile("stock:{list.items.*}", "cart:{field.cart}", "stock:{field.gift}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,30 +84,28 @@ func TestTheKeysOfOneRule(t *testing.T) {
 	if _, err := ts.Keys(t.Context(), request{"items.*": "pen", "gift": "x"}); !errors.Is(err, key.ErrMissing) {
 		t.Error(err)
 	}
-	if one, err := g.CompileAll("cart:{field.cart}"); err != nil || one.Several() {
+	if one, err := g.Compile("cart:{field.cart}"); err != nil || one.Several() {
 		t.Error(one, err)
 	}
 	for says, keys := range map[string][]key.Key{
 		"there is no key": nil, "keep one": {"a", "b", "a"}, "is empty": {"a", ""},
 	} {
-		if _, err := g.CompileAll(keys...); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := g.Compile(keys...); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %s", keys, err, says)
 		}
 	}
 }
 
-func TestListsServeOtherRequests(t *testing.T) {
-	type envelope struct{ inside request }
-	outer := key.Grammar[*envelope]{Sources: key.Via(func(e *envelope) request { return e.inside }, grammar(nil).Sources)}
-	template, err := outer.Compile("stock:{list.items.*}")
+// A rule with several keys has no single key, even if none of its parts stands for several values.
+func TestSeveralKeysAreNotOne(t *testing.T) {
+	template, err := grammar(nil).Compile("cart:{field.cart}", "stock:{field.gift}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := template.Keys(t.Context(), &envelope{request{"items.*": "b,a"}})
-	if want := []string{"stock:a", "stock:b"}; err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%q, %v", got, err)
+	if got, err := template.Key(t.Context(), request{"cart": "7", "gift": "pen"}); err == nil {
+		t.Errorf("%q", got)
 	}
-	if _, err := outer.Compile("a:{list.forbidden.*}"); err == nil {
-		t.Error("a name that the source refuses was accepted")
+	if got := template.String(); got != "cart:{field.cart}, stock:{field.gift}" {
+		t.Error(got)
 	}
 }

@@ -5,17 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
-// A Template makes the keys of requests of type T. [Grammar.Compile] returns a Template. A Template
-// is safe for concurrent use.
+// A Template makes the keys of requests of type T from the keys of one rule. A request locks all of
+// its keys together. [Grammar.Compile] returns a Template. A Template is safe for concurrent use.
 type Template[T any] struct {
+	lines []line[T]
+	mac   *mac // nil without a secret
+}
+
+// line is one Key of a rule.
+type line[T any] struct {
 	text  Key
 	name  string
 	parts []part[T]
 	tail  string // literal text after the last part
 	many  int    // the index of the part that stands for several values; -1: there is none
-	mac   *mac   // nil without a secret
 }
 
 // part is one value of a request, and the literal text before it.
@@ -30,6 +36,7 @@ type part[T any] struct {
 
 // A Ref is a part as written in the template.
 type Ref struct {
+	Key          Key // the key of the rule to which the part belongs
 	Source, Name string
 	Filters      string // such as "int", or "lower|hmac"
 	HMAC         bool   // the last filter is hmac
@@ -39,58 +46,89 @@ type Ref struct {
 // MaxKeys is the largest number of keys of a request.
 const MaxKeys = 100
 
-// String returns the template's text.
-func (t *Template[T]) String() string { return string(t.text) }
+// String returns the texts of the keys, with a comma between two of them.
+func (t *Template[T]) String() string {
+	texts := make([]string, len(t.lines))
+	for i := range t.lines {
+		texts[i] = string(t.lines[i].text)
+	}
+	return strings.Join(texts, ", ")
+}
 
-// Name returns the literal text before the first ':', or "lock" when there is none. It suits the
-// Name of a Rule, because the text is fixed: no client can influence it.
-func (t *Template[T]) Name() string { return t.name }
+// Name returns the literal text before the first ':' of the first key, or "lock" when there is
+// none. It suits the Name of a Rule, because the text is fixed: no client can influence it.
+func (t *Template[T]) Name() string { return t.lines[0].name }
 
-// Parts returns the parts that the template reads, in order.
+// Parts returns the parts that the Template reads, in order.
 func (t *Template[T]) Parts() []Ref {
-	refs := make([]Ref, len(t.parts))
-	for i, p := range t.parts {
-		refs[i] = p.ref
+	var refs []Ref
+	for i := range t.lines {
+		for _, p := range t.lines[i].parts {
+			refs = append(refs, p.ref)
+		}
 	}
 	return refs
 }
 
-// Several reports whether a request can have more than one key, because a part of the template
-// stands for several values.
-func (t *Template[T]) Several() bool { return t.many >= 0 }
+// Several reports whether a request can have more than one key.
+func (t *Template[T]) Several() bool { return len(t.lines) > 1 || t.lines[0].many >= 0 }
 
 // Key returns the key of a request. The error is an [*Error] if a part is empty or cannot be read,
 // or if the request has more than one key. ctx goes to the functions that read parts.
 func (t *Template[T]) Key(ctx context.Context, request T) (string, error) {
-	if len(t.parts) == 0 {
-		return t.tail, nil
-	}
+	l := &t.lines[0]
 	if t.Several() {
 		keys, err := t.Keys(ctx, request)
 		if err != nil {
 			return "", err
 		}
-		if len(keys) > 1 {
-			return "", t.parts[t.many].fail(errSeveral)
+		switch {
+		case len(keys) == 1:
+			return keys[0], nil
+		case l.many >= 0:
+			return "", l.parts[l.many].fail(errSeveral)
 		}
-		return keys[0], nil
+		return "", &Error{Noun: "list of keys", Err: errSeveral}
+	}
+	if len(l.parts) == 0 {
+		return l.tail, nil
 	}
 	var room [128]byte
-	key, err := t.append(room[:0], ctx, request, "")
+	key, err := l.append(room[:0], ctx, t.mac, request, "")
 	return string(key), err
 }
 
 // Keys returns the keys of a request, sorted and without duplicates. There is at least one key, and
 // there are at most [MaxKeys]. The error is an [*Error]. ctx goes to the functions that read parts.
 func (t *Template[T]) Keys(ctx context.Context, request T) ([]string, error) {
-	if !t.Several() {
-		key, err := t.Key(ctx, request)
-		if err != nil {
-			return nil, err
+	var all []string
+	for i := range t.lines {
+		l, values := &t.lines[i], []string{""}
+		if l.many >= 0 {
+			var err error
+			if values, err = l.values(ctx, request); err != nil {
+				return nil, err
+			}
 		}
-		return []string{key}, nil
+		for _, value := range values {
+			key, err := l.append(nil, ctx, t.mac, request, value)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, string(key))
+		}
 	}
-	p := &t.parts[t.many]
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if len(all) > MaxKeys {
+		return nil, &Error{Noun: "list of keys", Err: errTooMany}
+	}
+	return all, nil
+}
+
+// values returns the values of the part that stands for several values.
+func (l *line[T]) values(ctx context.Context, request T) ([]string, error) {
+	p := &l.parts[l.many]
 	values, err := p.readAll(ctx, request)
 	switch {
 	case err != nil:
@@ -103,25 +141,16 @@ func (t *Template[T]) Keys(ctx context.Context, request T) ([]string, error) {
 	if len(values) > MaxKeys {
 		return nil, p.fail(errTooMany)
 	}
-	keys := make([]string, len(values))
-	for i, value := range values {
-		key, err := t.append(nil, ctx, request, value)
-		if err != nil {
-			return nil, err
-		}
-		keys[i] = string(key)
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys), nil
+	return values, nil
 }
 
-// append appends the key of request to the bytes of key. If a part stands for several values, the
-// parameter value is the one to use.
-func (t *Template[T]) append(key []byte, ctx context.Context, request T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
-	for i := range t.parts {
-		p := &t.parts[i]
+// append appends the key of request to the bytes of key. If a part stands for several values, value
+// is the one to use.
+func (l *line[T]) append(key []byte, ctx context.Context, m *mac, request T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
+	for i := range l.parts {
+		p := &l.parts[i]
 		text := value
-		if i != t.many {
+		if i != l.many {
 			var err error
 			if text, err = p.read(ctx, request); err != nil {
 				return nil, p.fail(err)
@@ -138,12 +167,12 @@ func (t *Template[T]) append(key []byte, ctx context.Context, request T, value s
 		}
 		key = append(key, p.prefix...)
 		if p.ref.HMAC {
-			key = t.mac.appendSum(key, text)
+			key = m.appendSum(key, text)
 		} else {
 			key = appendValue(key, text)
 		}
 	}
-	return append(key, t.tail...), nil
+	return append(key, l.tail...), nil
 }
 
 // fail returns err as the Error of this part.
