@@ -2,13 +2,13 @@ package ginlock
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -59,7 +59,7 @@ func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Ke
 
 // handler returns the middleware of Gin for a middleware of httplock.
 func handler(lock func(http.Handler) http.Handler) gin.HandlerFunc {
-	locked := lock(resume)
+	locked := lock(framework.Resume)
 	return func(c *gin.Context) { serve(c, locked) }
 }
 
@@ -79,7 +79,7 @@ func FromContext(c *gin.Context) (*locker.Lease, bool) {
 // visit is one request on its way through httplock, which does not know Gin. As the request's
 // context, it carries Gin's context. As the handler, it calls Gin's handlers.
 type visit struct {
-	context.Context
+	framework.Carrier
 
 	c       *gin.Context
 	errors  int // the number of errors in c.Errors before the handlers ran
@@ -89,34 +89,19 @@ type visit struct {
 	paced   pacedWriter        // the value behind the field "wrote", if the response is paced
 }
 
-type visitKey struct{}
-
-// Value returns the visit itself for a visitKey, and values of the request's own context for other
-// keys.
-func (v *visit) Value(k any) any {
-	if _, ok := k.(visitKey); ok {
-		return v
-	}
-	return v.Context.Value(k)
-}
-
-func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
+func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 
 // contextOf returns Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// resume is the handler that httplock runs under each lock. It finds the visit in the context of
-// its request, so one handler is enough for all requests. With a separate handler for each request,
-// each request would need a new middleware.
-var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
-
-// serve handles a request with the handler locked, which runs resume under a lock. A request
-// without a route is not guarded, and Gin answers it.
+// serve handles a request with the handler locked, which runs framework.Resume under a lock. A
+// request without a route is not guarded, and Gin answers it.
 func serve(c *gin.Context, locked http.Handler) {
 	if c.FullPath() == "" {
 		return
 	}
-	v := &visit{Context: c.Request.Context(), c: c, errors: len(c.Errors)}
+	v := &visit{c: c, errors: len(c.Errors)}
+	v.Carrier = framework.Carrier{Context: c.Request.Context(), Carried: v}
 	r := c.Request.WithContext(v)
 	// ShouldBindBodyWith has read the body, and has left nothing for other readers.
 	if read, ok := c.Get(gin.BodyBytesKey); ok {
@@ -124,7 +109,7 @@ func serve(c *gin.Context, locked http.Handler) {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
 	}
-	defer carry(c.Request, r) // runs also if a handler panics
+	defer framework.CarryForms(c.Request, r) // runs also if a handler panics
 	locked.ServeHTTP(c.Writer, r)
 	if !v.ran || v.problem != nil {
 		c.Abort()
@@ -138,7 +123,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.ran = true
 	c.Request = r
 	defer func() {
-		carry(r, c.Request)
+		framework.CarryForms(r, c.Request)
 		c.Request, c.Writer = request, out
 	}()
 	settle := func() {}
@@ -155,10 +140,4 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Writer = v.wrote
 	c.Next()
 	settle()
-}
-
-// carry copies what handlers have read and parsed to the outer request. There the server finds the
-// files of a multipart form, which it removes.
-func carry(to, from *http.Request) {
-	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

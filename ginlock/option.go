@@ -14,25 +14,30 @@ import (
 // ofGin puts options for Gin before the options that the user gave.
 func ofGin(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
-		httplock.WithParams(func(r *http.Request, name string) (string, bool) { return contextOf(r).Params.Get(name) }),
-		httplock.WithClientIP(func(r *http.Request) string { return contextOf(r).ClientIP() }),
-		httplock.WithValues(func(r *http.Request, name string) any {
-			value, _ := contextOf(r).Get(name)
-			return value
-		}),
-		httplock.WithFramework(framework.Reader{
-			Cookie: func(r *http.Request, name string) string {
-				value, _ := contextOf(r).Cookie(name) // "" if there is no such cookie
-				return value
-			},
-			JSON: func(r *http.Request) bool {
-				c := contextOf(r)
-				return binding.Default(r.Method, c.ContentType()) == binding.Binding(binding.JSON)
-			},
-		}),
+		httplock.WithFramework(reader),
 		httplock.WithObserve(observe),
 		WithSuccess(func(c *gin.Context) bool { return c.Writer.Status() < http.StatusBadRequest }),
 	}, opts...)
+}
+
+// reader reads requests with Gin's methods.
+var reader = framework.Reader{
+	Name:   "ginlock",
+	Param:  func(r *http.Request, name string) (string, bool) { return contextOf(r).Params.Get(name) },
+	Params: params,
+	IP:     func(r *http.Request) string { return contextOf(r).ClientIP() },
+	Value: func(r *http.Request, name string) any {
+		value, _ := contextOf(r).Get(name)
+		return value
+	},
+	Cookie: func(r *http.Request, name string) string {
+		value, _ := contextOf(r).Cookie(name) // "" if there is no such cookie
+		return value
+	},
+	JSON: func(r *http.Request) bool {
+		c := contextOf(r)
+		return binding.Default(r.Method, c.ContentType()) == binding.Binding(binding.JSON)
+	},
 }
 
 // WithPart makes {name} a part of keys. The function value reads the part from the request. If

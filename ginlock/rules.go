@@ -13,13 +13,16 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
 // [Guard.Mount] puts it in front of an engine's routes. A Guard is safe for concurrent use.
 type Guard struct {
-	locks map[string]map[string]http.Handler // by method and path
+	guard   *httplock.Guard
+	locks   map[string]map[string]http.Handler // by method and path
+	refused http.Handler                       // answers requests whose route is not clear
 
 	mu    sync.Mutex
 	used  bool     // Handler was called
@@ -34,19 +37,32 @@ type Guard struct {
 // or one of its times. Empty rules are an error, too. [Guard.Validate] finds Rules without a route,
 // once the routes are registered.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
-	made, err := rules.Compile(l, params, ofGin(opts)...)
-	if err != nil {
-		return nil, fmt.Errorf("ginlock: %w", err)
-	}
 	g := &Guard{locks: make(map[string]map[string]http.Handler)}
-	for route, lock := range made {
+	r := reader
+	r.Guards = func(route string, lock func(http.Handler) http.Handler) {
 		method, path, _ := strings.Cut(route, " ")
 		if g.locks[method] == nil {
 			g.locks[method] = make(map[string]http.Handler)
 		}
-		g.locks[method][path] = lock(resume)
+		g.locks[method][path] = lock(framework.Resume)
 	}
+	opts = ofGin(append([]httplock.Option{httplock.WithFramework(r)}, opts...))
+	var err error
+	if g.guard, err = httplock.FromRules(l, rules, opts...); err != nil {
+		return nil, err
+	}
+	refuse, err := httplock.Make(l, "{route}", append(opts, httplock.WithPart("route", unclear))...)
+	if err != nil {
+		return nil, fmt.Errorf("ginlock: %w", err)
+	}
+	g.refused = refuse(framework.Resume)
 	return g, nil
+}
+
+// unclear is the error of a request whose route is not clear.
+func unclear(r *http.Request) (string, error) {
+	return "", fmt.Errorf("%w: a middleware has changed the method of %s after Gin has found its route",
+		locker.ErrInvalidRule, contextOf(r).FullPath())
 }
 
 // Mount puts the guard in front of all routes that are registered from now on. Call Mount after
@@ -78,11 +94,7 @@ func (g *Guard) Handler() gin.HandlerFunc {
 	return func(c *gin.Context) {
 		method, ok := g.method(c)
 		if !ok {
-			c.Abort()
-			p := httplock.Misconfigured(fmt.Errorf("%w: a middleware has changed the method of %s after Gin has found its route",
-				locker.ErrInvalidRule, c.FullPath()))
-			_ = c.Error(p).SetType(gin.ErrorTypePrivate)
-			p.ServeHTTP(c.Writer, c.Request)
+			serve(c, g.refused)
 			return
 		}
 		if locked, ok := g.locks[method][c.FullPath()]; ok {
@@ -142,18 +154,10 @@ func (g *Guard) Validate(routes gin.RoutesInfo) error {
 // Unguarded returns, for a review, the routes that have no Rule and whose method usually changes
 // something. A route whose Rule has NoLock is not listed.
 func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
-	var unguarded []string
 	for _, r := range routes {
-		switch r.Method {
-		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-			continue
-		}
-		if _, ok := g.locks[r.Method][r.Path]; !ok {
-			unguarded = append(unguarded, r.Method+" "+r.Path)
-		}
+		g.guard.Wrap(r.Method+" "+r.Path, framework.Resume)
 	}
-	slices.Sort(unguarded)
-	return unguarded
+	return g.guard.Unguarded()
 }
 
 // meant names what the author of the Rule may have meant: another method of the path, or a path

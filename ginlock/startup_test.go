@@ -113,7 +113,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 		"WithTTL(1ms): such a short lease ends before its holder learns of it": {l, httplock.Rule{Key: "a", TTL: time.Millisecond}},
 		"WithWait(1ns): give at least 1ms":                                     {l, httplock.Rule{Key: "a", Wait: 1}},
 		"the rule has Key and Keys":                                            {l, httplock.Rule{Key: "a", Keys: []httplock.Key{"b"}}},
-		"there is no Store for the responses; give WithIdempotencyStore":       {l, httplock.Rule{Idempotency: "shop"}},
+		"there is no Store for the responses; give WithStore":                  {l, httplock.Rule{Idempotency: "shop"}},
 		"the rule has NoLock together with a Key":                              {l, httplock.Rule{Key: "a", NoLock: true}},
 	} {
 		if _, err := ginlock.FromRules(tc.l, httplock.Rules{"POST /a": tc.rule}); err == nil || !strings.Contains(err.Error(), says) {
@@ -176,7 +176,7 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	e := gin.New()
 	validate := fromRules(t, l, httplock.Rules{
 		"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait, Idempotency: "{header.X-Tenant}"},
-	}, httplock.WithIdempotencyStore(records)).Mount(e)
+	}, httplock.WithStore(records)).Mount(e)
 	e.POST("/orders/:id", func(c *gin.Context) {
 		runs++
 		lease, _ := ginlock.FromContext(c)

@@ -23,7 +23,6 @@
 //	{cookie.session}    a cookie
 //	{ip}                the client's address, see WithClientIP
 //	{claim.sub}         a claim that authentication has found, see WithClaims
-//	{value.user}        a value of the request's context, see WithValues
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
 //	{name}              what a function of the program returns, see WithPart

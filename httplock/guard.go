@@ -10,13 +10,15 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // A Guard has the middlewares of Rules. [FromRules] makes a Guard. A Guard is safe for concurrent
 // use.
 type Guard struct {
-	made map[string]func(http.Handler) http.Handler
+	reader framework.Reader
+	made   map[string]func(http.Handler) http.Handler
 
 	mu      sync.Mutex
 	wrapped map[string]bool // routes; true: the route has a Rule
@@ -26,11 +28,17 @@ type Guard struct {
 // and chi. opts apply to all Rules. The error has a line for each Rule that is wrong, or that l
 // can never grant. Empty rules are an error, too.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
-	made, err := rules.Compile(l, braced, opts...)
+	cfg, _ := newConfig(opts) // the error is reported for each Rule
+	made, err := rules.compile(l, opts)
 	if err != nil {
-		return nil, fmt.Errorf("httplock: %w", err)
+		return nil, fmt.Errorf("%s: %w", cfg.reader.Name, err)
 	}
-	return &Guard{made: made, wrapped: make(map[string]bool)}, nil
+	if cfg.reader.Guards != nil {
+		for route, lock := range made {
+			cfg.reader.Guards(route, lock)
+		}
+	}
+	return &Guard{reader: cfg.reader, made: made, wrapped: make(map[string]bool)}, nil
 }
 
 // Wrap returns h under the lock of route's Rule, or h itself if the route has no Rule:
@@ -68,7 +76,7 @@ func (g *Guard) Validate() error {
 	var errs []error
 	for _, route := range slices.Sorted(maps.Keys(g.made)) {
 		if !g.wrapped[route] {
-			errs = append(errs, fmt.Errorf("httplock: rule %q: no handler was wrapped for this route; correct its name, or wrap the route's handler", route))
+			errs = append(errs, fmt.Errorf("%s: rule %q: %s", g.reader.Name, route, g.reader.Unused))
 		}
 	}
 	return errors.Join(errs...)

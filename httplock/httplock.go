@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/breaker"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
@@ -291,7 +292,7 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 // carry copies the parsed forms and the route to the request of the outer middlewares. There the
 // server finds the files of a multipart form, which it removes, and access logs find the route.
 func carry(to, from *http.Request) {
-	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
+	framework.CarryForms(to, from)
 	if to.Pattern == from.Pattern {
 		return
 	}

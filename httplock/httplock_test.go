@@ -402,8 +402,6 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"httplock: New: WithMaxBody(0): give the number":            func() { httplock.New(l, "a", httplock.WithMaxBody(0)) },
 		"httplock: New: WithPart(\"x\", nil): give a function":      func() { httplock.New(l, "a", httplock.WithPart("x", nil)) },
 		"httplock: New: WithClaims(nil): give a function":           func() { httplock.New(l, "a", httplock.WithClaims(nil)) },
-		"httplock: New: WithValues(nil): give a function":           func() { httplock.New(l, "a", httplock.WithValues(nil)) },
-		"httplock: New: WithParams(nil); leave it out":              func() { httplock.New(l, "a", httplock.WithParams(nil)) },
 		"httplock: New: WithClientIP(nil); leave it out":            func() { httplock.New(l, "a", httplock.WithClientIP(nil)) },
 		"httplock: New: WithObserve(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithObserve(nil)) },
 		"httplock: New: WithSuccess(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithSuccess(nil)) },

@@ -30,8 +30,12 @@ func (c *config) sources() map[string]source {
 		"ip":              {Noun: "address of a client", Alone: true, Bind: c.bindIP},
 		"body":            {Noun: "member of the body", Bind: c.bindBody, BindAll: c.bindBodies},
 		"claim":           {Noun: "claim", Bind: c.bindClaim},
-		"value":           {Noun: "value", Bind: c.bindValue},
 		idempotencySource: {Noun: "header Idempotency-Key", Alone: true, Bind: bindIdempotencyKey},
+	}
+	if value := c.reader.Value; value != nil {
+		sources["value"] = source{Noun: "value", Bind: func(name string) (read, error) {
+			return formatted(func(r *http.Request) any { return value(r, name) }), nil
+		}}
 	}
 	for name, value := range c.parts {
 		sources[name] = source{Alone: true, Bind: func(string) (read, error) { return own(value), nil }}
@@ -40,7 +44,7 @@ func (c *config) sources() map[string]source {
 }
 
 func (c *config) bindParam(name string) (read, error) {
-	param := c.param
+	param := c.reader.Param
 	return func(_ context.Context, r *http.Request) (string, error) {
 		value, declared := param(r, name)
 		if !declared {
@@ -105,7 +109,7 @@ func (c *config) bindCookie(name string) (read, error) {
 }
 
 func (c *config) bindIP(string) (read, error) {
-	ip := c.ip
+	ip := c.reader.IP
 	return func(_ context.Context, r *http.Request) (string, error) { return ip(r), nil }, nil
 }
 
@@ -114,27 +118,12 @@ func (c *config) bindClaim(name string) (read, error) {
 	if claims == nil {
 		return nil, errors.New("the middleware does not know the claims of a request; give it WithClaims")
 	}
-	return func(_ context.Context, r *http.Request) (string, error) {
-		value, err := key.Format(claims(r)[name])
-		if err != nil {
-			return "", &partError{err}
-		}
-		return value, nil
-	}, nil
+	return formatted(func(r *http.Request) any { return claims(r)[name] }), nil
 }
 
-func (c *config) bindValue(name string) (read, error) {
-	values := c.values
-	if values == nil {
-		return nil, errors.New("the middleware does not know the values of a request; give it WithValues")
-	}
-	return func(_ context.Context, r *http.Request) (string, error) {
-		value, err := key.Format(values(r, name))
-		if err != nil {
-			return "", &partError{err}
-		}
-		return value, nil
-	}, nil
+// formatted reads a value that may be of any type.
+func formatted(value func(*http.Request) any) read {
+	return own(func(r *http.Request) (string, error) { return key.Format(value(r)) })
 }
 
 func own(value func(*http.Request) (string, error)) read {

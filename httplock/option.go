@@ -33,7 +33,6 @@ type config struct {
 	stall    time.Duration // 0: no limit
 
 	store        idempotency.Store
-	records      idempotency.Store // for Rules with Idempotency
 	finishWithin time.Duration
 	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: content uses its default
 	keep         time.Duration
@@ -45,9 +44,6 @@ type config struct {
 	secret    []byte
 	parts     map[string]func(*http.Request) (string, error)
 	claims    func(*http.Request) map[string]any
-	values    func(r *http.Request, name string) any
-	param     func(r *http.Request, name string) (value string, declared bool)
-	ip        func(*http.Request) string
 
 	render    func(http.ResponseWriter, *http.Request, *Problem)
 	observe   []func(*http.Request, *Problem)
@@ -62,7 +58,7 @@ type config struct {
 func newConfig(opts []Option) (config, error) {
 	c := config{
 		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
-		parts: make(map[string]func(*http.Request) (string, error)), param: pathValue, ip: remoteIP,
+		parts: make(map[string]func(*http.Request) (string, error)), reader: netHTTP,
 		finishWithin: time.Minute, stall: 30 * time.Second,
 		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
@@ -196,33 +192,12 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	}
 }
 
-// WithValues makes {value.NAME} a part of keys. The function value returns the value of the part
-// for NAME, usually from the request's context. Default: a key with {value.NAME} is refused.
-func WithValues(value func(r *http.Request, name string) any) Option {
-	return func(c *config) {
-		if !c.refuse(value == nil, "WithValues(nil): give a function that finds a value of the request's context") {
-			c.values = value
-		}
-	}
-}
-
-// WithParams sets how {param.NAME} is read, for routers that do not set http.Request.PathValue.
-// The result declared is false if the route has no such parameter. Default: PathValue, as ServeMux
-// and chi set it.
-func WithParams(param func(r *http.Request, name string) (value string, declared bool)) Option {
-	return func(c *config) {
-		if !c.refuse(param == nil, "WithParams(nil); leave it out to ask http.Request.PathValue") {
-			c.param = param
-		}
-	}
-}
-
 // WithClientIP sets how {ip} is read. Use it behind proxies that name their client in a header.
 // Default: the host of http.Request.RemoteAddr.
 func WithClientIP(ip func(r *http.Request) string) Option {
 	return func(c *config) {
 		if !c.refuse(ip == nil, "WithClientIP(nil); leave it out to use the address of the connection") {
-			c.ip = ip
+			c.reader.IP = ip
 		}
 	}
 }
@@ -286,6 +261,12 @@ func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 // methods of their framework.
 func WithFramework(r framework.Reader) Option { return func(c *config) { c.reader = r } }
 
+// netHTTP is the default of WithFramework.
+var netHTTP = framework.Reader{
+	Name: "httplock", Param: pathValue, Params: braced, IP: remoteIP,
+	Unused: "no handler was wrapped for this route; correct its name, or wrap the route's handler",
+}
+
 func pathValue(r *http.Request, name string) (value string, declared bool) {
 	value = r.PathValue(name)
 	return value, value != "" || declares(r.Pattern, name)
@@ -341,22 +322,14 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 // other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
-// WithStore makes [New] store responses under its key, as [Idempotency] does. Use WithStore for
-// requests that are not identified by the header Idempotency-Key but, for example, by
-// "payment:{body.request_id}". Responses to every method are stored.
+// WithStore sets where [FromRules] stores the responses of Rules with Idempotency. It makes [New]
+// store responses under its key, as [Idempotency] does, for requests that are not identified by the
+// header Idempotency-Key but, for example, by "payment:{body.request_id}". Then the responses to
+// every method are stored.
 func WithStore(store idempotency.Store) Option {
 	return func(c *config) {
 		if !c.refuse(store == nil, "WithStore(nil); leave it out to store nothing") {
 			c.store = store
-		}
-	}
-}
-
-// WithIdempotencyStore sets where the responses of Rules with Idempotency are stored.
-func WithIdempotencyStore(store idempotency.Store) Option {
-	return func(c *config) {
-		if !c.refuse(store == nil, "WithIdempotencyStore(nil); leave it out when no Rule has Idempotency") {
-			c.records = store
 		}
 	}
 }

@@ -286,16 +286,6 @@ func (r reply) problem(err error) *Problem {
 	return p
 }
 
-// Misconfigured returns the Problem lock-misconfigured, for adapters that find a mistake of the
-// program while they serve. The text of err stays in the process.
-func Misconfigured(err error) *Problem { return misconfigured(nil).problem(err) }
-
-// ServeHTTP replies to a request with the Problem, as problem+json.
-func (p *Problem) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Cache-Control", "no-store")
-	writeProblem(w, r, p)
-}
-
 // occurrence returns a random UUID as a URN.
 func occurrence() string {
 	var u [16]byte

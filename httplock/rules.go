@@ -41,7 +41,7 @@ type Rule struct {
 	FailOpen     bool          // see WithFailOpen
 
 	// Idempotency is the scope of the route's idempotency keys, such as "{claim.sub}". It needs
-	// WithIdempotencyStore. The stored response is looked up before the lock of Key is taken. See
+	// WithStore. The stored response is looked up before the lock of Key is taken. See
 	// [Idempotency].
 	Idempotency Key
 	// Lifetime is how long a response is stored; see WithLifetime.
@@ -57,8 +57,8 @@ type Rule struct {
 	NoLock bool
 }
 
-// Options returns the Rule as options.
-func (r Rule) Options() []Option {
+// options returns the Rule as options.
+func (r Rule) options() []Option {
 	opts := r.common()
 	add := func(is bool, o Option) {
 		if is {
@@ -107,10 +107,9 @@ func (r Rule) keys() []Key {
 	return r.Keys
 }
 
-// Compile makes the middleware of each Rule. params returns the names of the parameters in a path,
-// as the router writes them. opts apply to all Rules. The error has a line for each wrong Rule,
-// with its name.
-func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts ...Option) (map[string]func(http.Handler) http.Handler, error) {
+// compile makes the middleware of each Rule. opts apply to all Rules. The error has a line for each
+// wrong Rule, with its name.
+func (rs Rules) compile(l locker.Locker, opts []Option) (map[string]func(http.Handler) http.Handler, error) {
 	if len(rs) == 0 {
 		return nil, errors.New("there are no rules, so no route would be guarded; is the file empty, or is it the wrong file?")
 	}
@@ -129,7 +128,7 @@ func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts
 			continue
 		}
 		spelled[route] = name
-		middleware, err := rs[name].compile(l, route, params, opts)
+		middleware, err := rs[name].compile(l, route, opts)
 		if err != nil {
 			bad(err)
 			continue
@@ -139,7 +138,7 @@ func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts
 	return made, errors.Join(errs...)
 }
 
-func (r Rule) compile(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
+func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.Handler) http.Handler, error) {
 	keys := r.keys()
 	switch {
 	case r.NoLock && (len(keys) > 0 || r.Idempotency != ""):
@@ -160,16 +159,16 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	}
 	var around []func(http.Handler) http.Handler
 	if r.Idempotency != "" {
-		once, err := r.idempotent(l, route, params, opts)
+		once, err := r.idempotent(l, route, opts)
 		if err != nil {
 			return nil, err
 		}
 		around = append(around, once)
 	}
 	if len(keys) > 0 {
-		m, err := makeMiddleware(l, keys[0], append(slices.Clone(opts), r.Options()...))
+		m, err := makeMiddleware(l, keys[0], append(slices.Clone(opts), append(r.options(), withoutStore)...))
 		if err == nil {
-			err = possible(m, route, params)
+			err = possible(m, route)
 		}
 		if err != nil {
 			return nil, err
@@ -184,27 +183,30 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	}, nil
 }
 
+// withoutStore is an option of the lock of a Rule. The Store is for the Rule's Idempotency.
+func withoutStore(c *config) { c.store = nil }
+
 // idempotent makes the middleware for idempotency, which runs outside of the lock's middleware.
-func (r Rule) idempotent(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
+func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (func(http.Handler) http.Handler, error) {
 	opts = append(slices.Clone(opts), r.common()...)
 	cfg, err := newConfig(opts)
 	switch {
 	case err != nil:
 		return nil, err
-	case cfg.records == nil:
-		return nil, errors.New("the rule has Idempotency, and there is no Store for the responses; give WithIdempotencyStore")
+	case cfg.store == nil:
+		return nil, errors.New("the rule has Idempotency, and there is no Store for the responses; give WithStore")
 	}
-	m, err := makeIdempotency(l, cfg.records, r.Idempotency, opts)
+	m, err := makeIdempotency(l, cfg.store, r.Idempotency, opts)
 	if err != nil {
 		return nil, fmt.Errorf("Idempotency: %w", err)
 	}
-	return m.wrap, possible(m, route, params)
+	return m.wrap, possible(m, route)
 }
 
 // possible returns an error for a part of a key that no request of the route can have.
-func possible(m *middleware, route string, params func(path string) []string) error {
+func possible(m *middleware, route string) error {
 	method, path, _ := strings.Cut(route, " ")
-	declared := params(path)
+	declared := m.reader.Params(path)
 	for _, part := range m.template.Parts() {
 		switch {
 		case part.Source == "param" && !slices.Contains(declared, part.Name):

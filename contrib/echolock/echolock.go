@@ -1,13 +1,13 @@
 package echolock
 
 import (
-	"context"
 	"net/http"
 	"slices"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -67,12 +67,7 @@ func Outcome(c echo.Context) (*httplock.Problem, bool) {
 // ofEcho returns the options for Echo, followed by the user's options.
 func ofEcho(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
-		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
-			c := visitOf(r).c
-			return c.Param(name), slices.Contains(c.ParamNames(), name)
-		}),
-		httplock.WithClientIP(func(r *http.Request) string { return visitOf(r).c.RealIP() }),
-		httplock.WithValues(func(r *http.Request, name string) any { return visitOf(r).c.Get(name) }),
+		httplock.WithFramework(reader),
 		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { visitOf(r).c.Set(outcomeKey, p) }),
 		httplock.WithSuccess(func(r *http.Request, status int) bool {
 			v := visitOf(r)
@@ -81,11 +76,24 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
+// reader reads requests with Echo's methods.
+var reader = framework.Reader{
+	Name: "echolock",
+	Param: func(r *http.Request, name string) (string, bool) {
+		c := visitOf(r).c
+		return c.Param(name), slices.Contains(c.ParamNames(), name)
+	},
+	Params: params,
+	IP:     func(r *http.Request) string { return visitOf(r).c.RealIP() },
+	Value:  func(r *http.Request, name string) any { return visitOf(r).c.Get(name) },
+	Unused: "there is no such route; correct its name, or register the route before Validate is called",
+}
+
 // visit is one request on its way through httplock, which does not know Echo. A visit has two
 // roles. It is the request's context, which carries Echo's context. It is also the handler that
 // httplock calls, and it calls Echo's handlers.
 type visit struct {
-	context.Context
+	framework.Carrier
 
 	c    echo.Context
 	next echo.HandlerFunc
@@ -93,34 +101,26 @@ type visit struct {
 	err  error // the error that next returned
 }
 
-type visitKey struct{}
-
-// Value returns the visit itself for a visitKey, and values of the request's own context for other
-// keys.
-func (v *visit) Value(k any) any {
-	if _, ok := k.(visitKey); ok {
-		return v
-	}
-	return v.Context.Value(k)
-}
-
-func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
+func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 
 func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
+	locked := lock(framework.Resume)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error { return serve(c, lock, next) }
+		return func(c echo.Context) error { return serve(c, locked, next) }
 	}
 }
 
-// serve handles a request with the middleware lock. A request without a route is left to Echo.
-func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.HandlerFunc) error {
+// serve handles a request with the handler locked, which runs framework.Resume under a lock. A
+// request without a route is left to Echo.
+func serve(c echo.Context, locked http.Handler, next echo.HandlerFunc) error {
 	if c.Path() == "" {
 		return next(c)
 	}
-	v := &visit{Context: c.Request().Context(), c: c, next: next}
+	v := &visit{c: c, next: next}
+	v.Carrier = framework.Carrier{Context: c.Request().Context(), Carried: v}
 	r := c.Request().WithContext(v)
-	defer carry(c.Request(), r) // runs also if a handler panics
-	lock(v).ServeHTTP(c.Response(), r)
+	defer framework.CarryForms(c.Request(), r) // runs also if a handler panics
+	locked.ServeHTTP(c.Response(), r)
 	return v.err // the reply was written already, so Echo only passes the error to loggers
 }
 
@@ -133,17 +133,11 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.c.SetRequest(r)
 	v.c.SetResponse(echo.NewResponse(w, v.c.Echo()))
 	defer func() {
-		carry(r, v.c.Request())
+		framework.CarryForms(r, v.c.Request())
 		v.c.SetRequest(request)
 		v.c.SetResponse(response)
 	}()
 	if v.err = v.next(v.c); v.err != nil {
 		v.c.Error(v.err)
 	}
-}
-
-// carry passes on the forms that handlers have parsed. The server needs the forms in its own
-// request, because the server removes the files of a multipart form after the request.
-func carry(to, from *http.Request) {
-	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

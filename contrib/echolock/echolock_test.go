@@ -273,15 +273,14 @@ func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {
 	of := func(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	lock := httplock.Idempotency(l, idempotency.NewMemory(), "order:{param.id}",
-		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
-			value := of(r).c.Param(name)
-			return value, value != ""
-		}),
 		httplock.WithSuccess(func(r *http.Request, status int) bool { return of(r).err == nil && status < 400 }))
 	guard := func(next echo5.HandlerFunc) echo5.HandlerFunc {
 		return func(c *echo5.Context) error {
 			v := &visit{c: c}
 			r, w := c.Request().WithContext(context.WithValue(c.Request().Context(), visitKey{}, v)), c.Response()
+			for _, p := range c.PathValues() {
+				r.SetPathValue(p.Name, p.Value)
+			}
 			lock(http.HandlerFunc(func(held http.ResponseWriter, r *http.Request) {
 				c.SetRequest(r)
 				c.SetResponse(echo5.NewResponse(held, c.Echo().Logger))

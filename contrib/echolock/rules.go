@@ -1,34 +1,35 @@
 package echolock
 
 import (
-	"errors"
-	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // A Guard has the middlewares that Rules describe. [FromRules] makes a Guard. A Guard is safe for
 // concurrent use.
 type Guard struct {
-	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
+	guard *httplock.Guard
+	locks map[string]http.Handler // by route, such as "POST /orders/:id"
 }
 
 // FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
 // such as "POST /orders/:id/pay". opts apply to all Rules. The error has a line for each Rule that
 // is wrong.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
-	locks, err := rules.Compile(l, params, ofEcho(opts)...)
-	if err != nil {
-		return nil, fmt.Errorf("echolock: %w", err)
+	g := &Guard{locks: make(map[string]http.Handler)}
+	r := reader
+	r.Guards = func(route string, lock func(http.Handler) http.Handler) { g.locks[route] = lock(framework.Resume) }
+	var err error
+	if g.guard, err = httplock.FromRules(l, rules, ofEcho(append([]httplock.Option{httplock.WithFramework(r)}, opts...))...); err != nil {
+		return nil, err
 	}
-	return &Guard{locks}, nil
+	return g, nil
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes run without a
@@ -37,8 +38,8 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 func (g *Guard) Middleware() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if lock, ok := g.locks[c.Request().Method+" "+c.Path()]; ok {
-				return serve(c, lock, next)
+			if locked, ok := g.locks[c.Request().Method+" "+c.Path()]; ok {
+				return serve(c, locked, next)
 			}
 			return next(c)
 		}
@@ -48,13 +49,10 @@ func (g *Guard) Middleware() echo.MiddlewareFunc {
 // Validate returns an error that names the Rules without a route. Call it with Echo.Routes() when
 // all routes are registered, and end the program when it fails.
 func (g *Guard) Validate(routes []*echo.Route) error {
-	var errs []error
-	for _, route := range slices.Sorted(maps.Keys(g.locks)) {
-		if !slices.ContainsFunc(routes, func(r *echo.Route) bool { return r.Method+" "+r.Path == route }) {
-			errs = append(errs, fmt.Errorf("echolock: rule %q: there is no such route; correct its name, or register the route before Validate is called", route))
-		}
+	for _, r := range routes {
+		g.guard.Wrap(r.Method+" "+r.Path, framework.Resume)
 	}
-	return errors.Join(errs...)
+	return g.guard.Validate()
 }
 
 // params returns the names of the parameters of a path such as "/orders/:id/files/*".

@@ -9,6 +9,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -75,26 +76,10 @@ func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	return p, ok
 }
 
-// ofFiber returns the options for Fiber, followed by the user's options. It copies Fiber's strings,
-// because they are valid only until the handler returns, and a key may be used for longer.
+// ofFiber returns the options for Fiber, followed by the user's options.
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
-		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
-			c := Ctx(r)
-			if name == "*" || name == "+" {
-				name += "1" // Fiber's name of the first wildcard
-			}
-			return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
-		}),
-		httplock.WithClientIP(func(r *http.Request) string { return strings.Clone(Ctx(r).IP()) }),
-		httplock.WithValues(func(r *http.Request, name string) any {
-			switch value := Ctx(r).Locals(name).(type) {
-			case string:
-				return strings.Clone(value)
-			default:
-				return value
-			}
-		}),
+		httplock.WithFramework(reader),
 		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { Ctx(r).Locals(outcomeKey{}, p) }),
 		httplock.WithSuccess(func(r *http.Request, _ int) bool {
 			v := visitOf(r)
@@ -103,11 +88,34 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
+// reader reads requests with Fiber's methods. It copies Fiber's strings, because they are valid
+// only until the handler returns, and a key may be used for longer.
+var reader = framework.Reader{
+	Name: "fiberlock",
+	Param: func(r *http.Request, name string) (string, bool) {
+		c := Ctx(r)
+		if name == "*" || name == "+" {
+			name += "1" // Fiber's name of the first wildcard
+		}
+		return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
+	},
+	Params: params,
+	IP:     func(r *http.Request) string { return strings.Clone(Ctx(r).IP()) },
+	Value: func(r *http.Request, name string) any {
+		value := Ctx(r).Locals(name)
+		if text, ok := value.(string); ok {
+			return strings.Clone(text)
+		}
+		return value
+	},
+	Unused: "no route was registered by Handle; correct its name, or register the route",
+}
+
 // visit is one request on its way through httplock, which does not know Fiber. A visit has two
 // roles. It is the request's context, which carries Fiber's context. It is also the handler that
 // httplock calls, and it calls Fiber's handlers.
 type visit struct {
-	context.Context
+	framework.Carrier
 	c     fiber.Ctx
 	body  *lazyBody // nil: fasthttp has read the body
 	reply *reply
@@ -116,40 +124,35 @@ type visit struct {
 	err   error // the error that the handlers returned
 }
 
-type visitKey struct{}
+func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 
-// Value returns the visit itself for a visitKey, and values of the request's own context for other
-// keys.
-func (v *visit) Value(k any) any {
-	if _, ok := k.(visitKey); ok {
-		return v
-	}
-	return v.Context.Value(k)
-}
-
-func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
-
+// handler returns the handler of Fiber for a middleware of httplock.
 func handler(lock func(http.Handler) http.Handler) fiber.Handler {
-	return func(c fiber.Ctx) error { return serve(c, lock) }
+	return serve(lock(framework.Resume))
 }
 
-func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
-	ctx, end := context.WithCancel(c.Context())
-	defer end()
-	v := &visit{Context: ctx, c: c, reply: newReply(c.Response())}
-	r := v.request()
-	v.probe = newProbe(c.RequestCtx().Conn(), end)
-	defer v.probe.stop()
-	lock(v).ServeHTTP(v.reply, r)
-	if v.body != nil && !v.ran && !v.body.whole {
-		// Otherwise fasthttp would read the rest of the body as the next request.
-		c.RequestCtx().SetConnectionClose()
+// serve returns a handler that handles requests with the handler locked, which runs
+// framework.Resume under a lock.
+func serve(locked http.Handler) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		ctx, end := context.WithCancel(c.Context())
+		defer end()
+		v := &visit{c: c, reply: newReply(c.Response())}
+		v.Carrier = framework.Carrier{Context: ctx, Carried: v}
+		r := v.request()
+		v.probe = newProbe(c.RequestCtx().Conn(), end)
+		defer v.probe.stop()
+		locked.ServeHTTP(v.reply, r)
+		if v.body != nil && !v.ran && !v.body.whole {
+			// Otherwise fasthttp would read the rest of the body as the next request.
+			c.RequestCtx().SetConnectionClose()
+		}
+		v.reply.send(c.Response())
+		if _, refused := Outcome(c); refused && v.reply.Written() {
+			c.RequestCtx().Hijack(nil) // the client gets the Problem, and no hijacked connection
+		}
+		return nil
 	}
-	v.reply.send(c.Response())
-	if _, refused := Outcome(c); refused && v.reply.Written() {
-		c.RequestCtx().Hijack(nil) // the client gets the Problem, and no hijacked connection
-	}
-	return nil
 }
 
 // ServeHTTP runs Fiber's handlers with a context that ends with the lock. If httplock holds the

@@ -1,39 +1,30 @@
 package fiberlock
 
 import (
-	"errors"
 	"fmt"
-	"maps"
-	"net/http"
 	"regexp"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gofiber/fiber/v3"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // A Guard has the locks that Rules describe. [FromRules] makes a Guard. A Guard is safe for
 // concurrent use.
-type Guard struct {
-	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
-
-	mu    sync.Mutex
-	added map[string]bool // the registered routes; true: the route has a Rule
-}
+type Guard struct{ guard *httplock.Guard }
 
 // FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
 // such as "POST /orders/:id/pay". opts apply to all Rules. The error has a line for each Rule that
 // is wrong.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
-	locks, err := rules.Compile(l, params, ofFiber(opts)...)
+	guard, err := httplock.FromRules(l, rules, ofFiber(opts)...)
 	if err != nil {
-		return nil, fmt.Errorf("fiberlock: %w", err)
+		return nil, err
 	}
-	return &Guard{locks: locks, added: make(map[string]bool)}, nil
+	return &Guard{guard}, nil
 }
 
 // Handle registers handlers for a route, such as "POST /orders/:id/pay". If the route has a Rule,
@@ -45,13 +36,9 @@ func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Hand
 		panic(fmt.Sprintf("fiberlock: Handle: the route %q needs a method, a path and a handler, such as \"POST /orders/:id\"", route))
 	}
 	method, path := strings.ToUpper(fields[0]), fields[1]
-	lock, guarded := g.locks[method+" "+path]
-	g.mu.Lock()
-	g.added[method+" "+path] = guarded
-	g.mu.Unlock()
 	var chain []any
-	if guarded {
-		chain = append(chain, handler(lock))
+	if locked := g.guard.Wrap(method+" "+path, framework.Resume); locked != framework.Resume {
+		chain = append(chain, serve(locked))
 	}
 	for _, h := range handlers {
 		chain = append(chain, h)
@@ -61,36 +48,11 @@ func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Hand
 
 // Validate returns an error that names the Rules which guard no route. Call it when all routes are
 // registered, and end the program when it fails.
-func (g *Guard) Validate() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var errs []error
-	for _, route := range slices.Sorted(maps.Keys(g.locks)) {
-		if !g.added[route] {
-			errs = append(errs, fmt.Errorf("fiberlock: rule %q: no route was registered by Handle; correct its name, or register the route", route))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (g *Guard) Validate() error { return g.guard.Validate() }
 
 // Unguarded returns routes that were registered by Handle and have no Rule, although their method
 // can change data. A route whose Rule has NoLock is not returned.
-func (g *Guard) Unguarded() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var routes []string
-	for route, guarded := range g.added {
-		switch method, _, _ := strings.Cut(route, " "); method {
-		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-		default:
-			if !guarded {
-				routes = append(routes, route)
-			}
-		}
-	}
-	slices.Sort(routes)
-	return routes
-}
+func (g *Guard) Unguarded() []string { return g.guard.Unguarded() }
 
 var parameter = regexp.MustCompile(`:(\w+)|([*+])`)
 

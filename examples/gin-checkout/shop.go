@@ -45,7 +45,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	}
 	guard, err := ginlock.FromRules(l, rules,
 		ginlock.WithClaims(claims),
-		httplock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, use another Redis for this store
+		httplock.WithStore(idempotency.NewRedis(client))) // in production, use another Redis for this store
 	if err != nil {
 		return nil, err
 	}
