@@ -45,7 +45,6 @@ func TestBindFindsWhatNothingGuards(t *testing.T) {
 		}, theShop, "no UnaryServerInterceptor"},
 		"no rules":             {grpclock.FromMap(nil), serverOptions(newLocker()), theShop, "no method of the server has a rule"},
 		"rules of no one":      {grpclock.FromDescriptors(), serverOptions(newLocker()), registered{}, "register the services before Bind"},
-		"services with keys":   {grpclock.FromProviders(), serverOptions(newLocker()), theShop, ""},
 		"everything":           {grpclock.FromDescriptors(), serverOptions(newLocker()), theShop, ""},
 		"a rule of no service": {grpclock.FromMap(grpclock.RuleMap{"/x.Y/Z": {Key: "k"}}), serverOptions(newLocker()), theShop, "the server has no such method"},
 	} {

@@ -7,23 +7,20 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/status"
-
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // call is a call to the server, with the data on which the rule of the call depends.
 type call struct {
-	name     string // the full method
-	method   *method
-	provider KeyProvider
-	req      any // nil before the first message of a stream
+	name   string // the full method
+	method *method
+	req    any // nil before the first message of a stream
 }
 
 // early returns true if the locks of a stream are taken before its first message.
 func (c *call) early() bool {
-	return c.provider == nil && (c.method.early || c.method.err != nil)
+	return c.method.early || c.method.err != nil
 }
 
 // errUnbound refuses the calls of a server whose rules were never checked.
@@ -32,7 +29,7 @@ var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call 
 
 // admit returns the call to be guarded, or nil if the call runs without a lock. If admit returns an
 // error, it also returns the call, which the reply needs.
-func (g *guard) admit(ctx context.Context, fullMethod string, server any) (*call, error) {
+func (g *guard) admit(ctx context.Context, fullMethod string) (*call, error) {
 	if !strings.HasPrefix(fullMethod, "/") { // before version 1.79.3, gRPC served such a path of a client as well
 		fullMethod = "/" + fullMethod
 	}
@@ -41,8 +38,7 @@ func (g *guard) admit(ctx context.Context, fullMethod string, server any) (*call
 		return c, errUnbound
 	}
 	c.method = g.rules.method(fullMethod)
-	c.provider, _ = server.(KeyProvider)
-	if c.method == nil && c.provider == nil {
+	if c.method == nil {
 		return nil, nil
 	}
 	for _, applies := range g.filters {
@@ -79,24 +75,8 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 
-// locks returns the Rules that the call's KeyProvider or its rule makes.
+// locks returns the Rules that the call's rule makes.
 func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
-	if c.provider != nil {
-		r, err := c.provider.LockKey(ctx, c.name, c.req)
-		if err != nil {
-			if _, ok := status.FromError(err); ok {
-				return nil, &dictated{err}
-			}
-			return nil, fmt.Errorf("%w: LockKey: %w", locker.ErrInvalidRule, err)
-		}
-		if r.Key != "" {
-			r.Name = cmp.Or(r.Name, methodName(c.name))
-			return []locker.Rule{r}, nil
-		}
-	}
-	if c.method == nil {
-		return nil, nil
-	}
 	if c.method.err != nil {
 		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, c.method.err)
 	}
@@ -112,15 +92,12 @@ func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	return locks, nil
 }
 
-// dictated is an error of a KeyProvider with the gRPC status that the client gets.
-type dictated struct{ error }
-
 // methodName returns a full method as a name, without the slash at its beginning.
 func methodName(fullMethod string) string { return strings.TrimPrefix(fullMethod, "/") }
 
 // stallOf returns for how long the client of a stream may keep the handler waiting.
 func (g *guard) stallOf(c *call) time.Duration {
-	if c.method != nil && c.method.stall > 0 {
+	if c.method.stall > 0 {
 		return c.method.stall
 	}
 	return g.stall

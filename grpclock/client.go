@@ -1,8 +1,8 @@
 package grpclock
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -16,50 +16,27 @@ import (
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
 // permits that. The server's status has a RetryInfo with the time after which the call may be
-// repeated. A refused call has had no effect. The interceptor repeats a call up to [WithRetries]
-// times, and only while the call's deadline leaves time for it. It returns other errors unchanged.
+// repeated. A refused call has had no effect. It returns other errors unchanged.
+//
+// retries is how many times a call is repeated; 0: 4 times; a negative number: never. within is the
+// longest time from the first attempt to the last; 0: 30 s. A call is repeated only while its
+// deadline leaves time for it.
 //
 // gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use either the
 // interceptor or gRPC's retries: with both, each would repeat the repetitions of the other.
-func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
-	c, err := newClient("UnaryClientInterceptor", opts)
-	if err != nil {
-		return nil, err
-	}
-	return c.unary, nil
+func UnaryClientInterceptor(retries int, within time.Duration) grpc.UnaryClientInterceptor {
+	c := client{cmp.Or(retries, 4), cmp.Or(max(within, 0), 30*time.Second)}
+	return c.unary
 }
 
-// A ClientOption sets up a client's interceptor.
-type ClientOption func(*client)
-
-// client has the values of the options. newClient sets their defaults.
+// client has the arguments of UnaryClientInterceptor.
 type client struct {
 	retries int
 	within  time.Duration
 }
 
-func newClient(what string, opts []ClientOption) (*client, error) {
-	c := &client{retries: 4, within: 30 * time.Second}
-	for i, o := range opts {
-		if o == nil {
-			return nil, fmt.Errorf("grpclock: %s: option %d is nil; leave it out instead", what, i+1)
-		}
-		o(c)
-	}
-	if c.retries < 0 || c.within < 0 {
-		return nil, fmt.Errorf("grpclock: %s: WithRetries(%d, %v); give positive ones, or 0 retries for none", what, c.retries, c.within)
-	}
-	return c, nil
-}
-
-// WithRetries sets how many times a refused call is repeated, and how long its repetitions may
-// take in total. Default: 4 times within 30 s.
-func WithRetries(n int, within time.Duration) ClientOption {
-	return func(c *client) { c.retries, c.within = n, within }
-}
-
 // unary is the client's interceptor for unary calls.
-func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (c client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	began := time.Now()
 	for tries := 0; ; tries++ {
 		err := invoke(ctx, method, req, reply, cc, opts...)

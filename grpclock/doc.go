@@ -26,7 +26,7 @@
 //	  --go_out=. --go-grpc_out=. inventory.proto
 //
 // A [RuleMap] has such rules in Go, for methods whose .proto file is not yours. [KeyOf] makes the
-// key with a typed function. A service that is a [KeyProvider] chooses the lock of each call.
+// key with a typed function.
 // Package contrib/connectlock is grpclock for connect-go.
 //
 // # Keys

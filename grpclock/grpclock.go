@@ -104,7 +104,7 @@ var errFailed = errors.New("the handler failed")
 //	the handler did not run               with the Problem that is the reason
 //	the handler panicked                  the panic continues after the release
 func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	c, err := g.admit(ctx, info.FullMethod, info.Server)
+	c, err := g.admit(ctx, info.FullMethod)
 	switch {
 	case err != nil:
 		return nil, g.refuse(ctx, c, err)
@@ -112,7 +112,7 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return handler(ctx, req)
 	}
 	c.req = req
-	if c.method != nil && c.method.idempotency != nil {
+	if c.method.idempotency != nil {
 		return g.once(ctx, c, handler)
 	}
 	return g.locked(ctx, c, handler)

@@ -187,9 +187,6 @@ var unreadable = reply{code: codes.Internal, reason: ReasonMisconfigured,
 
 // refuse returns the reply to a call whose handler did not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
-	if d, ok := errtype.As[*dictated](err); ok {
-		return d.error
-	}
 	return g.answer(ctx, problem(ctx, c, err, g.busy))
 }
 

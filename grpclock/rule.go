@@ -1,7 +1,6 @@
 package grpclock
 
 import (
-	"context"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -64,15 +63,3 @@ func (r *Rule) templates() []key.Key {
 // "/inventory.v1.Inventory/Reserve". Generated code has a constant for each name, such as
 // Inventory_Reserve_FullMethodName.
 type RuleMap map[string]Rule
-
-// A KeyProvider is a service that itself chooses the lock of a call. Implement it on the value that
-// is registered as the service's server. LockKey has precedence over all other rules. If LockKey
-// returns a Rule without a Key, the other rules apply. req is the request; for a stream it is the
-// first message. A returned Key is used as it is, without encoding: make it with [key.Of] if a
-// client can choose a part of it.
-//
-// If LockKey returns an error with a gRPC status, the client gets this status. For every other
-// error, the client gets INTERNAL.
-type KeyProvider interface {
-	LockKey(ctx context.Context, fullMethod string, req any) (locker.Rule, error)
-}

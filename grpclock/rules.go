@@ -16,11 +16,10 @@ import (
 )
 
 // Rules define the locks of each method of a server. They are compiled once: by [Rules.Bind], or
-// method by method with the first call. Make them with [FromDescriptors], [FromMap] or
-// [FromProviders]; they are safe for concurrent use.
+// method by method with the first call. Make them with [FromDescriptors] or [FromMap]. They are
+// safe for concurrent use.
 type Rules struct {
 	annotated bool // the rules are read from the .proto files
-	provided  bool // the services are KeyProviders
 	explicit  RuleMap
 	vocabulary
 
@@ -37,10 +36,6 @@ func FromDescriptors() *Rules { return &Rules{annotated: true} }
 
 // FromMap returns rules that were written in Go. It ignores the annotations of .proto files.
 func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
-
-// FromProviders returns rules for a server whose services choose the locks of their calls; see
-// [KeyProvider].
-func FromProviders() *Rules { return &Rules{provided: true} }
 
 // With returns these rules together with the rules of the parameter, which have precedence.
 func (r *Rules) With(rules RuleMap) *Rules {
@@ -77,7 +72,7 @@ func (r *Rules) WithPart(name string, value func(ctx context.Context, fullMethod
 }
 
 func (r *Rules) clone() *Rules {
-	c := &Rules{annotated: r.annotated, provided: r.provided, explicit: maps.Clone(r.explicit), vocabulary: r.vocabulary}
+	c := &Rules{annotated: r.annotated, explicit: maps.Clone(r.explicit), vocabulary: r.vocabulary}
 	if c.explicit == nil {
 		c.explicit = make(RuleMap)
 	}
@@ -149,10 +144,9 @@ func (r *Rules) Bind(server interface {
 				"write it as generated code does, in Service_Method_FullMethodName", name))
 		}
 	}
-	if len(unary)+len(streams)+len(problems) == 0 && !r.provided {
+	if len(unary)+len(streams)+len(problems) == 0 {
 		problems = append(problems, errors.New("grpclock: no method of the server has a rule, so nothing is guarded; "+
-			"register the services before Bind, annotate methods in their .proto files, or use FromProviders "+
-			"if the services are KeyProviders"))
+			"register the services before Bind, and annotate methods in their .proto files, or name them in a RuleMap"))
 	}
 	if before := r.known.Load(); before != nil { // the methods that are known from other servers
 		for name, m := range *before {
@@ -191,7 +185,7 @@ func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
 }
 
 // Unguarded returns the known methods that run without a lock. After Bind, all methods of the
-// server are known. A service that is a [KeyProvider] may guard some of these methods.
+// server are known.
 func (r *Rules) Unguarded() []string {
 	var names []string
 	if known := r.known.Load(); known != nil {

@@ -2,7 +2,6 @@ package grpclock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -274,44 +273,6 @@ func TestWhoDecides(t *testing.T) {
 				t.Errorf("%+v, %v, want %+v", got, err, tc.want)
 			}
 		})
-	}
-}
-
-// provider is a service that names the locks of its calls itself.
-type provider struct {
-	service
-	rule locker.Rule
-	err  error
-}
-
-func (p *provider) LockKey(context.Context, string, any) (locker.Rule, error) { return p.rule, p.err }
-
-func TestAServiceThatProvidesKeysComesBeforeAllRules(t *testing.T) {
-	for name, tc := range map[string]struct {
-		provider provider
-		key      string
-		code     codes.Code
-		reason   string
-	}{
-		"a key":                  {provider{rule: locker.Rule{Key: "own:1"}}, "own:1", codes.OK, ""},
-		"no key":                 {provider{}, "order:42", codes.OK, ""},
-		"a status":               {provider{err: status.Error(codes.PermissionDenied, "not yours")}, "", codes.PermissionDenied, ""},
-		"an error":               {provider{err: errors.New("odd")}, "", codes.Internal, grpclock.ReasonMisconfigured},
-		"a key that is none":     {provider{rule: locker.Rule{Key: "latchkit:x"}}, "", codes.InvalidArgument, grpclock.ReasonInvalidKey},
-		"a rule that is no rule": {provider{rule: locker.Rule{Key: "k", TTL: 1}}, "", codes.Internal, grpclock.ReasonMisconfigured},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: &tc.provider})
-			r, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
-			want(t, err, tc.code, tc.reason)
-			if r.GetKey() != tc.key {
-				t.Errorf("locked %q, want %q", r.GetKey(), tc.key)
-			}
-		})
-	}
-	client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), service: &provider{}})
-	if r, err := client.Read(t.Context(), &shop.Order{OrderId: "42"}); err != nil || r.GetKey() != "" {
-		t.Errorf("a method without any rule: %v, %v", r, err)
 	}
 }
 

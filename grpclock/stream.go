@@ -19,7 +19,7 @@ import (
 //	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	outer := ss.Context()
-	c, err := g.admit(outer, info.FullMethod, server)
+	c, err := g.admit(outer, info.FullMethod)
 	switch {
 	case err != nil:
 		return g.refuse(outer, c, err)

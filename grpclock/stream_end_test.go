@@ -165,11 +165,6 @@ func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 // skuOf panics if the order has no item.
 var skuOf = grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.Item.Sku })
 
-// panicky is a service whose key function panics.
-type panicky struct{ service }
-
-func (*panicky) LockKey(context.Context, string, any) (locker.Rule, error) { panic("LockKey") }
-
 // receiving is the stream of an outer interceptor. The interceptor looks at each message, and
 // panics.
 type receiving struct{ grpc.ServerStream }
@@ -220,8 +215,7 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 		inner   grpc.StreamServerInterceptor
 		want    string
 	}{
-		"KeyOf":   {service: &handlers, rule: grpclock.Rule{Func: skuOf}, want: "nil pointer"},
-		"LockKey": {service: &panicky{handlers}, rule: grpclock.Rule{Key: "k"}, want: "LockKey"},
+		"KeyOf": {service: &handlers, rule: grpclock.Rule{Func: skuOf}, want: "nil pointer"},
 		"WithRule": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "WithRule",
 			opts: []grpclock.Option{grpclock.WithRule(func(context.Context, string, any, *locker.Rule) { panic("WithRule") })}},
 		"RecvMsg": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "RecvMsg",

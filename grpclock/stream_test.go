@@ -256,35 +256,6 @@ func TestAStreamWithoutALockIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestAProviderDecidesOverStreamsByTheirFirstMessage(t *testing.T) {
-	handler := service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
-		return s.Send(receipt(s.Context()))
-	}}
-	for name, tc := range map[string]struct {
-		rules *grpclock.Rules
-		rule  locker.Rule
-		key   string
-	}{
-		"a key":             {grpclock.FromProviders(), locker.Rule{Key: "own:1"}, "own:1"},
-		"the .proto file's": {grpclock.FromDescriptors(), locker.Rule{}, "order:42"},
-		"none at all":       {grpclock.FromProviders(), locker.Rule{}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := serve(t, setup{locker: lockertest.NewLocker(t, lockertest.NewMemory()), rules: tc.rules, service: &provider{service: handler, rule: tc.rule}})
-			s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if r, err := s.Recv(); err != nil || r.GetKey() != tc.key {
-				t.Errorf("%v, %v", r, err)
-			}
-			if err := lastOf(s); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // fakeStream is a stream whose handler panics. In a real server, the panic would end the process.
 type fakeStream struct {
 	grpc.ServerStream

@@ -34,13 +34,6 @@ import (
 // refused with CodeInternal. If an argument is invalid, NewInterceptor returns an error that names
 // the argument.
 func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
-	return NewServiceInterceptor(l, rules, nil, opts...)
-}
-
-// NewServiceInterceptor does the work of [NewInterceptor] for the handlers of one service, which
-// may be a [grpclock.KeyProvider]. This function is needed because connect-go does not show the
-// service to an interceptor.
-func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, opts ...grpclock.Option) (connect.Interceptor, error) {
 	opts = append(slices.Clip(opts), grpclock.WithBoundRules())
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)
 	if err != nil {
@@ -50,7 +43,7 @@ func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, 
 	if err != nil {
 		return nil, fmt.Errorf("connectlock: %w", err)
 	}
-	return &interceptor{service: service, unary: unary, stream: stream}, nil
+	return &interceptor{unary: unary, stream: stream}, nil
 }
 
 // Services tells Rules.Bind the services of a connect-go server by their full names, such as
@@ -88,9 +81,8 @@ func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
 
 // interceptor runs connect's handlers inside of grpclock's interceptors.
 type interceptor struct {
-	service any // may be nil
-	unary   grpc.UnaryServerInterceptor
-	stream  grpc.StreamServerInterceptor
+	unary  grpc.UnaryServerInterceptor
+	stream grpc.StreamServerInterceptor
 }
 
 var _ connect.Interceptor = (*interceptor)(nil)
@@ -103,7 +95,7 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		t := newTransport(req.Spec().Procedure)
 		var resp connect.AnyResponse
-		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), t.unaryInfo(i.service), func(ctx context.Context, _ any) (any, error) {
+		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), &grpc.UnaryServerInfo{FullMethod: t.procedure}, func(ctx context.Context, _ any) (any, error) {
 			var err error
 			if resp, err = next(ctx, req); err != nil {
 				t.storeFailure(ctx, err)
@@ -136,7 +128,7 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		t := newTransport(conn.Spec().Procedure)
 		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn, call: t}
-		err := i.stream(i.service, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
+		err := i.stream(nil, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
 			return next(guarded.Context(), &guardedConn{conn, guarded})
 		})
 		ss.end()

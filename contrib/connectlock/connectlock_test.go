@@ -289,41 +289,6 @@ func TestAServerWhoseRulesAreNotBoundRefusesEveryCall(t *testing.T) {
 	want(t, err, connect.CodeInternal, grpclock.ReasonMisconfigured)
 }
 
-// provider is a service that names the locks of its calls.
-type provider struct{}
-
-func (provider) LockKey(_ context.Context, _ string, req any) (locker.Rule, error) {
-	return locker.Rule{Key: "provided:" + req.(*shop.Order).GetOrderId()}, nil
-}
-
-func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
-	rules := grpclock.FromProviders()
-	locks, err := connectlock.NewServiceInterceptor(lockertest.NewLocker(t, lockertest.NewMemory()), rules, provider{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := rules.Bind(connectlock.Services(theShop)); err != nil {
-		t.Fatal(err)
-	}
-	watch := func(ctx context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
-		return s.Send(receipt(ctx))
-	}
-	mux := http.NewServeMux()
-	mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandler(shop.Shop_Place_FullMethodName, place, connect.WithInterceptors(locks)))
-	mux.Handle(shop.Shop_Watch_FullMethodName, connect.NewServerStreamHandler(shop.Shop_Watch_FullMethodName, watch, connect.WithInterceptors(locks)))
-	server := httptest.NewServer(mux)
-	defer server.Close()
-	order := connect.NewRequest(&shop.Order{OrderId: "42"})
-	if r, err := client(server, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), order); err != nil || r.Msg.GetKey() != "provided:42" {
-		t.Errorf("a unary call: %v, %v", r, err)
-	}
-	s, err := client(server, shop.Shop_Watch_FullMethodName).CallServerStream(t.Context(), order)
-	if err != nil || !s.Receive() || s.Msg().GetKey() != "provided:42" {
-		t.Errorf("a stream: %v, %v", err, s.Err())
-	}
-	_ = s.Close()
-}
-
 // Clients cancel their calls at random moments, and some clients are waiting for their lock then.
 // Nevertheless, no lock stays held.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {

@@ -17,7 +17,7 @@
 // contains the first value.
 //
 // Handlers read headers as they do without a lock. grpc.SetHeader and metadata.FromIncomingContext
-// also work in handlers. For a service that is a grpclock.KeyProvider, use [NewServiceInterceptor].
+// also work in handlers.
 //
 // A client that does not read loses the lock of its stream, as package grpclock documents. As with
 // every handler of connect-go, the call itself ends only when the client reads, sends or

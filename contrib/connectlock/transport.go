@@ -70,10 +70,6 @@ func (t *transport) forgetHeader() {
 	t.header = nil
 }
 
-func (t *transport) unaryInfo(service any) *grpc.UnaryServerInfo {
-	return &grpc.UnaryServerInfo{Server: service, FullMethod: t.procedure}
-}
-
 func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 	return &grpc.StreamServerInfo{
 		FullMethod:     t.procedure,

@@ -43,10 +43,7 @@ func (s *scenes) sceneBusy(ctx context.Context) error {
 		defer attempts.Add(1)
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	patient, err := grpclock.UnaryClientInterceptor()
-	if err != nil {
-		return err
-	}
+	patient := grpclock.UnaryClientInterceptor(0, 0)
 	client, err := s.west.dial(s.east, grpc.WithChainUnaryInterceptor(patient, count))
 	if err != nil {
 		return err
