@@ -58,10 +58,10 @@ func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 	return []string{"net/http, no lock", "net/http, Run", "httplock", "gin, no lock", "gin, Run", "ginlock"}, map[string]http.Handler{
 		"net/http, no lock": done,
 		"net/http, Run":     byHand,
-		"httplock":          httplock.New(l, "order:{header.X-Order}", httplock.WithWait(wait))(done),
+		"httplock":          httplock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(wait))(done),
 		"gin, no lock":      route(bare),
 		"gin, Run":          route(ginByHand),
-		"ginlock":           route(ginlock.New(l, "order:{param.id}", httplock.WithWait(wait)), bare),
+		"ginlock":           route(ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(wait)), bare),
 	}
 }
 

@@ -34,7 +34,7 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 				tb.Error(err)
 			}
 		}},
-		"New":       {ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), done},
+		"New":       {ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), done},
 		"FromRules": {guard.Handler(), done},
 	} {
 		engines[name] = gin.New()
@@ -80,7 +80,7 @@ func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
 
 // BenchmarkRefusal measures the reply to a request whose lock is busy.
 func BenchmarkRefusal(b *testing.B) {
-	e := engine(nil, ginlock.New(lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), "order:{param.id}"), ok)
+	e := engine(nil, ginlock.MustNew(lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), "order:{param.id}"), ok)
 	r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/orders/42", http.NoBody)
 	var w discard
 	b.ReportAllocs()

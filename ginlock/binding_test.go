@@ -21,7 +21,7 @@ func TestAKeyOfTheBodyIsWhatShouldBindReads(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	var key, bound string
 	e := gin.New()
-	e.Any("/reserve", ginlock.New(l, "stock:{body.sku}"), func(c *gin.Context) {
+	e.Any("/reserve", ginlock.MustNew(l, "stock:{body.sku}"), func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)
 		key = lease.Key()
 		var order struct {
@@ -76,7 +76,7 @@ func TestAKeyOfACookieIsWhatGinReads(t *testing.T) {
 		l := lockerFunc(func(r locker.Rule) error { key = r.Key; return locker.ErrBusy })
 		e := gin.New()
 		e.Use(func(c *gin.Context) { read, _ = c.Cookie("session") })
-		e.POST("/cart", ginlock.New(l, "{cookie.session}"), ok)
+		e.POST("/cart", ginlock.MustNew(l, "{cookie.session}"), ok)
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/cart", http.NoBody)
 		r.Header.Set("Cookie", "session="+cookie+"; session=other")
 		w := httptest.NewRecorder()

@@ -1,6 +1,6 @@
 // Package ginlock guards Gin routes with locks.
 //
-//	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}"), pay)
+//	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}"), pay)
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. The context
 // of the handler's request ends, with a cause, the moment the lock is lost. [FromContext] finds the
@@ -13,7 +13,7 @@
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs the
 // table. When the program starts, FromRules reports Rules with wrong parameters, and the function
-// that Mount returns reports Rules without a route. [Idempotency] stores responses, so that a
+// that Mount returns reports Rules without a route. [NewIdempotency] stores responses, so that a
 // repeated request gets the stored response and does not run again.
 //
 // # Keys

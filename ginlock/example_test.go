@@ -21,14 +21,14 @@ import (
 
 func pay(ctx context.Context, order string, fence uint64) error { return ctx.Err() }
 
-func ExampleNew() {
+func ExampleMustNew() {
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", httplock.WithWait(2*time.Second)), func(c *gin.Context) {
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(2*time.Second)), func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)
 		if err := pay(c.Request.Context(), c.Param("id"), lease.Fence()); err != nil { // ends if the lock is lost
 			_ = c.AbortWithError(http.StatusInternalServerError, err)
@@ -50,7 +50,7 @@ func ExampleNew_busy() {
 
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
 		c.Status(http.StatusNoContent)
 	})
 
@@ -70,7 +70,7 @@ func ExampleWithErrorHandler() {
 		log.Fatal(err)
 	}
 	r := gin.New()
-	r.Use(ginlock.New(l, "account:{header.X-Account}",
+	r.Use(ginlock.MustNew(l, "account:{header.X-Account}",
 		ginlock.WithFilter(func(c *gin.Context) bool { return c.Request.Method != http.MethodGet }),
 		ginlock.WithErrorHandler(func(c *gin.Context, p *httplock.Problem) {
 			c.JSON(p.Status, gin.H{"error": p.Title, "retry_in_ms": p.RetryAfterMS})
@@ -86,7 +86,7 @@ func ExampleWithRule() {
 	}
 	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.OnceFor = 24 * time.Hour })
 	r := gin.New()
-	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 }
 
 // One table has all locks of a service. Rules without a route are found when the program starts.
@@ -129,7 +129,7 @@ POST /orders/:id/pay:
 
 // A client repeats a payment because it got no reply. The repeated request gets the stored reply,
 // and the payment is made once.
-func ExampleIdempotency() {
+func ExampleMustIdempotency() {
 	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
@@ -138,7 +138,7 @@ func ExampleIdempotency() {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	payments := 0
-	r.POST("/payments", ginlock.Idempotency(l, store, "{header.X-Tenant}"), func(c *gin.Context) {
+	r.POST("/payments", ginlock.MustIdempotency(l, store, "{header.X-Tenant}"), func(c *gin.Context) {
 		payments++
 		c.String(http.StatusCreated, "payment %d", payments)
 	})

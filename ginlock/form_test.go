@@ -22,7 +22,7 @@ func TestAPanicLeavesNoFilesOfItsForm(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
 	e.Use(gin.CustomRecoveryWithWriter(io.Discard, func(c *gin.Context, _ any) { c.AbortWithStatus(http.StatusInternalServerError) }))
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), func(c *gin.Context) {
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), func(c *gin.Context) {
 		if err := c.Request.ParseMultipartForm(1); err != nil {
 			t.Error(err)
 		}

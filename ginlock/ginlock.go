@@ -15,46 +15,36 @@ import (
 
 // New returns a middleware that runs the handlers after it under the lock that k names, such as
 // "order:{param.id}". The package's comment lists the parts of keys. Options of this package and of
-// httplock set the lock up.
-//
-// New stands in the line of a route, so it panics, with advice in the text, if l is nil, or if k or
-// an option is invalid. Such a mistake is in the program's code, so New reports it when the program
-// starts. Gin also panics for a route that it cannot register. [Make] returns the error.
-func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
-	h, err := Make(l, k, opts...)
-	if err != nil {
-		panic("ginlock: New: " + err.Error())
-	}
-	return h
-}
-
-// Make is [New] with an error instead of a panic.
-func Make(l locker.Locker, k httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
-	lock, err := httplock.Make(l, k, ofGin(opts)...)
+// httplock set the lock up. New returns an error, with advice in the text, if l is nil, or if k or
+// an option is invalid. In the line of a route, call [MustNew].
+func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
+	lock, err := httplock.New(l, k, ofGin(opts)...)
 	if err != nil {
 		return nil, err
 	}
 	return handler(lock), nil
 }
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
+// MustNew is [New] for the line of a route, which has no place for an error: it panics with the
+// text of the error.
+func MustNew(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
+	return framework.Must(New(l, k, opts...))
+}
+
+// NewIdempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
-// "{claim.sub}". See [httplock.Idempotency]. Idempotency panics as [New] does.
-func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
-	h, err := MakeIdempotency(l, store, scope, opts...)
-	if err != nil {
-		panic("ginlock: Idempotency: " + err.Error())
-	}
-	return h
-}
-
-// MakeIdempotency is [Idempotency] with an error instead of a panic.
-func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
-	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
+// "{claim.sub}". See [httplock.NewIdempotency]. The error is as with [New].
+func NewIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
+	lock, err := httplock.NewIdempotency(l, store, scope, ofGin(opts)...)
 	if err != nil {
 		return nil, err
 	}
 	return handler(lock), nil
+}
+
+// MustIdempotency is [NewIdempotency] for the line of a route: it panics as [MustNew] does.
+func MustIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
+	return framework.Must(NewIdempotency(l, store, scope, opts...))
 }
 
 // handler returns the middleware of Gin for a middleware of httplock.
@@ -64,7 +54,7 @@ func handler(lock func(http.Handler) http.Handler) gin.HandlerFunc {
 }
 
 // FromContext returns the lease under which c's handler runs: the innermost lease that is not the
-// lease of [Idempotency]; see [httplock.FromContext]. With [httplock.WithFailOpen], there is no
+// lease of [NewIdempotency]; see [httplock.FromContext]. With [httplock.WithFailOpen], there is no
 // lease while the lock server does not answer.
 //
 // Pass c.Request.Context() to the work of the handler. If a handler passes c itself, a loss ends

@@ -39,7 +39,7 @@ func status(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestOneRequestRunsAndTheOtherIsTurnedAway(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	entered, finish := make(chan struct{}), make(chan struct{})
-	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
+	server := httptest.NewServer(engine(nil, ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
 		if c.Query("slow") != "" {
 			close(entered)
 			<-finish
@@ -85,7 +85,7 @@ func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 				store := lockertest.NewMemory()
 				store.Occupy("order:42", 0)
 				var see seen
-				e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), ok)
+				e := engine(&see, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), ok)
 				began := time.Now()
 				w := post(t.Context(), e, "/orders/42")
 				if waited := time.Since(began); waited != tc.want {
@@ -103,7 +103,7 @@ func TestATimeOutOutsideBoundsTheWaitAndIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
 		store.Occupy("order:42", 0)
-		e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}"), ok)
+		e := engine(nil, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), ok)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if w := post(ctx, e, "/orders/42"); w.Code != http.StatusConflict || time.Until(deadline(ctx)) != 0 {
@@ -127,7 +127,7 @@ func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
 		recovered, after = p, store.Len()
 		c.AbortWithStatus(http.StatusInternalServerError)
 	}))
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), func(*gin.Context) {
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), func(*gin.Context) {
 		held = store.Len()
 		panic("out of ink")
 	})
@@ -147,7 +147,7 @@ func TestAClientThatGoesAwayWhileItIsServedLeavesNoLock(t *testing.T) {
 	l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
 	entered := make(chan struct{})
 	e := gin.New()
-	e.GET("/orders/:id", ginlock.New(l, "order:{param.id}"), func(c *gin.Context) {
+	e.GET("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), func(c *gin.Context) {
 		close(entered)
 		<-c.Request.Context().Done()
 	})
@@ -217,7 +217,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 				store := lockertest.NewMemory()
 				var see seen
 				var cause error
-				e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), func(c *gin.Context) {
+				e := engine(&see, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), func(c *gin.Context) {
 					if tc.lose != nil {
 						tc.lose(t, store)
 					} else {
@@ -248,7 +248,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 func TestALostLockIsAnsweredOverTheNetwork(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
-	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
+	server := httptest.NewServer(engine(nil, ginlock.MustNew(l, "order:{param.id}", httplock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
 		store.Steal("order:42")
 		<-c.Request.Context().Done()
 	}))
@@ -262,7 +262,7 @@ func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	entered := make(chan struct{})
 	var cause error
-	e := engine(nil, ginlock.New(l, "order:{param.id}"), func(c *gin.Context) {
+	e := engine(nil, ginlock.MustNew(l, "order:{param.id}"), func(c *gin.Context) {
 		close(entered)
 		<-c.Request.Context().Done()
 		cause = context.Cause(c.Request.Context())
@@ -298,7 +298,7 @@ func traced(value string) gin.HandlerFunc {
 func TestContextsNestWithThoseOfOtherMiddlewares(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	lock := func(k httplock.Key) gin.HandlerFunc { return ginlock.New(l, k) }
+	lock := func(k httplock.Key) gin.HandlerFunc { return ginlock.MustNew(l, k) }
 	free := func(when string, want any) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			c.Next()
@@ -336,7 +336,7 @@ func TestAFilterLeavesRequestsAlone(t *testing.T) {
 	store.Occupy("order:42", 0)
 	changes := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("dry") == "" })
 	urgent := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("force") == "" })
-	e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", changes, urgent, httplock.WithWait(locker.NoWait)), ok)
+	e := engine(nil, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", changes, urgent, httplock.WithWait(locker.NoWait)), ok)
 	for target, want := range map[string]int{
 		"/orders/42": http.StatusConflict, "/orders/42?dry=1": http.StatusOK, "/orders/42?force=1": http.StatusOK,
 	} {
@@ -350,7 +350,7 @@ func TestOnceRemembersSuccessOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.OnceFor = time.Hour })
 	runs := 0
-	e := engine(nil, ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) {
+	e := engine(nil, ginlock.MustNew(l, "order:{param.id}", once), func(c *gin.Context) {
 		switch runs++; runs {
 		case 1:
 			c.String(http.StatusBadGateway, "the bank is down")
@@ -374,7 +374,7 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 		store := lockertest.NewMemory()
 		var see seen
 		once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.OnceFor = time.Hour })
-		e := engine(&see, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", once), func(c *gin.Context) {
+		e := engine(&see, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", once), func(c *gin.Context) {
 			store.Fail(locker.OpRelease, errors.New("EOF"))
 			time.AfterFunc(10*time.Second, func() { store.Fail(locker.OpRelease, nil) })
 			c.Status(http.StatusNoContent)
@@ -413,7 +413,7 @@ func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 			got = r
 			return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 		})
-		post(t.Context(), engine(nil, ginlock.New(l, tc.key, tc.opts...), ok), "/orders/42?v=7")
+		post(t.Context(), engine(nil, ginlock.MustNew(l, tc.key, tc.opts...), ok), "/orders/42?v=7")
 		if got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
@@ -424,18 +424,18 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	var none *locker.Engine
 	for says, build := range map[string]func(){
-		"the Locker is nil; make one":             func() { ginlock.New(nil, "a") },
-		"the Locker is nil; make one with":        func() { ginlock.New(none, "a") },
-		"an option is nil; leave it out":          func() { ginlock.New(l, "a", httplock.WithName("x"), nil) },
-		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", httplock.WithWait(0)) },
-		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", httplock.WithWait(-time.Second)) },
-		"WithTTL(1µs): such a short lease":        func() { ginlock.New(l, "a", httplock.WithTTL(time.Microsecond)) },
-		"WithTTL(-1s): such a short lease":        func() { ginlock.New(l, "a", httplock.WithTTL(-time.Second)) },
-		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.New(l, "a", httplock.WithStatus(200)) },
-		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
-		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },
-		"WithRule(nil); leave it out":             func() { ginlock.New(l, "a", ginlock.WithRule(nil)) },
-		"the key \"\" is empty; name what":        func() { ginlock.New(l, "") },
+		"the Locker is nil; make one":             func() { ginlock.MustNew(nil, "a") },
+		"the Locker is nil; make one with":        func() { ginlock.MustNew(none, "a") },
+		"an option is nil; leave it out":          func() { ginlock.MustNew(l, "a", httplock.WithName("x"), nil) },
+		"WithWait(0): a wait must have an end":    func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
+		"WithWait(-1s): give a positive time":     func() { ginlock.MustNew(l, "a", httplock.WithWait(-time.Second)) },
+		"WithTTL(1µs): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
+		"WithTTL(-1s): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(-time.Second)) },
+		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
+		"WithErrorHandler(nil); leave it out":     func() { ginlock.MustNew(l, "a", ginlock.WithErrorHandler(nil)) },
+		"WithFilter(nil); leave it out":           func() { ginlock.MustNew(l, "a", ginlock.WithFilter(nil)) },
+		"WithRule(nil); leave it out":             func() { ginlock.MustNew(l, "a", ginlock.WithRule(nil)) },
+		"the key \"\" is empty; name what":        func() { ginlock.MustNew(l, "") },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
 			t.Errorf("%q, want %q", got, says)

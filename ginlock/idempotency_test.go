@@ -53,7 +53,7 @@ func TestAPaymentThatComesAgainIsAnsweredAndNotMade(t *testing.T) {
 			c.Next()
 			see = seen{outcome: fmt.Sprint(c.Writer.Status(), " ", max(c.Writer.Size(), 0)), errors: c.Errors.Errors()}
 		})
-		e.POST("/orders/:id", ginlock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), func(c *gin.Context) {
+		e.POST("/orders/:id", ginlock.MustIdempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), func(c *gin.Context) {
 			runs++
 			tc.handler(c)
 		})
@@ -88,7 +88,7 @@ func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 		}
 	})
 	runs := 0
-	e.POST("/orders/:id", ginlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+	e.POST("/orders/:id", ginlock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
 		if runs++; runs == 1 {
 			_ = c.Error(errors.New("the bank does not answer"))
 			return
@@ -108,13 +108,13 @@ func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 func TestIdempotencyPanicsAsNewDoes(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for says, build := range map[string]func(){
-		"ginlock: Idempotency: the Store is nil":      func() { ginlock.Idempotency(l, nil, "shop") },
-		"ginlock: Idempotency: the scope is empty":    func() { ginlock.Idempotency(l, idempotency.NewMemory(), "") },
-		"ginlock: Idempotency: the Locker is nil":     func() { ginlock.Idempotency(nil, idempotency.NewMemory(), "shop") },
-		"ginlock: New: WithPart(\"x\", nil): give":    func() { ginlock.New(l, "a", ginlock.WithPart("x", nil)) },
-		"ginlock: New: WithClaims(nil): give":         func() { ginlock.New(l, "a", ginlock.WithClaims(nil)) },
-		"ginlock: New: WithSuccess(nil); leave":       func() { ginlock.New(l, "a", ginlock.WithSuccess(nil)) },
-		"ginlock: New: WithBufferedResponse(0): give": func() { ginlock.New(l, "a", httplock.WithBufferedResponse(0)) },
+		"ginlock: the Store is nil":      func() { ginlock.MustIdempotency(l, nil, "shop") },
+		"ginlock: the scope is empty":    func() { ginlock.MustIdempotency(l, idempotency.NewMemory(), "") },
+		"ginlock: the Locker is nil":     func() { ginlock.MustIdempotency(nil, idempotency.NewMemory(), "shop") },
+		"ginlock: WithPart(\"x\", nil): give":    func() { ginlock.MustNew(l, "a", ginlock.WithPart("x", nil)) },
+		"ginlock: WithClaims(nil): give":         func() { ginlock.MustNew(l, "a", ginlock.WithClaims(nil)) },
+		"ginlock: WithSuccess(nil); leave":       func() { ginlock.MustNew(l, "a", ginlock.WithSuccess(nil)) },
+		"ginlock: WithBufferedResponse(0): give": func() { ginlock.MustNew(l, "a", httplock.WithBufferedResponse(0)) },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, says) {
 			t.Errorf("%q, want %q", got, says)

@@ -72,7 +72,7 @@ func TestEachPartOfARequestIsRead(t *testing.T) {
 		if err := e.SetTrustedProxies(nil); err != nil {
 			t.Fatal(err)
 		}
-		e.POST("/orders/:id", ginlock.New(l, k, opts...), ok)
+		e.POST("/orders/:id", ginlock.MustNew(l, k, opts...), ok)
 		w, r := httptest.NewRecorder(), request(t, body)
 		r.Header.Set("Idempotency-Key", `"k1"`)
 		e.ServeHTTP(w, r)
@@ -125,7 +125,7 @@ func TestABodyThatWasReadForTheKeyIsStillThere(t *testing.T) {
 		if tc.before != nil {
 			e.Use(tc.before)
 		}
-		e.POST("/orders/:id", ginlock.New(l, "sku:{body.sku}:{body.count}"), func(c *gin.Context) {
+		e.POST("/orders/:id", ginlock.MustNew(l, "sku:{body.sku}:{body.count}"), func(c *gin.Context) {
 			if lease, _ := ginlock.FromContext(c); lease.Key() != "sku:a-1:2" {
 				t.Errorf("%s: %v", name, lease)
 			}
@@ -153,7 +153,7 @@ func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 		"o:{param.a|hmac}":   "there is no secret for its HMAC",
 		"latchkit:{param.a}": "is reserved for the locks' own data",
 	} {
-		if got := panics(func() { ginlock.New(l, template) }); !strings.Contains(got, says) {
+		if got := panics(func() { ginlock.MustNew(l, template) }); !strings.Contains(got, says) {
 			t.Errorf("%q: %q, want %q", template, got, says)
 		}
 	}

@@ -65,7 +65,7 @@ func TestEachRefusalHasItsReply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ran := false
 			var see seen
-			server := httptest.NewServer(engine(&see, ginlock.New(refusal(tc.err, tc.after), "canary:{param.id}", tc.opts...), func(*gin.Context) { ran = true }))
+			server := httptest.NewServer(engine(&see, ginlock.MustNew(refusal(tc.err, tc.after), "canary:{param.id}", tc.opts...), func(*gin.Context) { ran = true }))
 			res, err := server.Client().Post(server.URL+"/orders/canary", "", http.NoBody)
 			if err != nil {
 				t.Fatal(err)
@@ -123,7 +123,7 @@ func (t *tee) Read(p []byte) (int, error) {
 func TestAServerThatCannotBeAskedLetsNobodyIn(t *testing.T) {
 	backend := lockertest.NewMemory()
 	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("OOM")})
-	e := engine(nil, ginlock.New(lockertest.NewLocker(t, backend), "order:{param.id}"), ok)
+	e := engine(nil, ginlock.MustNew(lockertest.NewLocker(t, backend), "order:{param.id}"), ok)
 	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
 	}
@@ -134,7 +134,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 	store.Occupy("order:42", 0)
 	var rec lockertest.Recorder
 	l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(1), locker.WithObserver(&rec))
-	e := engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Hour)), ok)
+	e := engine(nil, ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Hour)), ok)
 	replies := make(chan *httptest.ResponseRecorder)
 	for range 2 { // the second of these requests is refused
 		go func() { replies <- post(t.Context(), e, "/orders/42") }()
@@ -155,7 +155,7 @@ func TestARequestThatLacksAPartOfItsKeyIsToldWhich(t *testing.T) {
 		"order:{header.x-tenant}": `the request lacks the header \"x-tenant\"`,
 		"order:{query.page}":      `the request lacks the query parameter \"page\"`,
 	} {
-		w := post(t.Context(), engine(nil, ginlock.New(l, key), ok), "/orders/42?page=")
+		w := post(t.Context(), engine(nil, ginlock.MustNew(l, key), ok), "/orders/42?page=")
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) || asked {
 			t.Errorf("%s: %d %s, the Locker was asked: %v", key, w.Code, w.Body, asked)
 		}
@@ -164,7 +164,7 @@ func TestARequestThatLacksAPartOfItsKeyIsToldWhich(t *testing.T) {
 
 func TestAParameterThatTheRouteLacksIsTheProgramsMistake(t *testing.T) {
 	var see seen
-	e := engine(&see, ginlock.New(refusal(locker.ErrBusy, 0), "order:{param.number}"), ok)
+	e := engine(&see, ginlock.MustNew(refusal(locker.ErrBusy, 0), "order:{param.number}"), ok)
 	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusInternalServerError || !strings.Contains(fmt.Sprint(see.errors), `the route has no parameter "number"`) {
 		t.Errorf("%d %s, %+v", w.Code, w.Body, see)
 	}
@@ -184,7 +184,7 @@ func TestTheErrorHandlerWritesTheReply(t *testing.T) {
 			handler: func(c *gin.Context, _ *httplock.Problem) { c.Next() },
 		},
 	} {
-		e := engine(nil, ginlock.New(refusal(locker.ErrBusy, 1500*time.Millisecond), "order:{param.id}", ginlock.WithErrorHandler(tc.handler)), ok)
+		e := engine(nil, ginlock.MustNew(refusal(locker.ErrBusy, 1500*time.Millisecond), "order:{param.id}", ginlock.WithErrorHandler(tc.handler)), ok)
 		if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusConflict || w.Body.String() != tc.body || w.Header().Get("Retry-After") != "2" {
 			t.Errorf("%s: %d %v %q", name, w.Code, w.Header(), w.Body)
 		}
@@ -193,7 +193,7 @@ func TestTheErrorHandlerWritesTheReply(t *testing.T) {
 
 func TestAReplyThatWasWrittenBeforeTheLockIsLeftAlone(t *testing.T) {
 	e := gin.New()
-	e.POST("/orders/:id", func(c *gin.Context) { c.String(http.StatusAccepted, "accepted") }, ginlock.New(refusal(locker.ErrBusy, 0), "order:{param.id}"), ok)
+	e.POST("/orders/:id", func(c *gin.Context) { c.String(http.StatusAccepted, "accepted") }, ginlock.MustNew(refusal(locker.ErrBusy, 0), "order:{param.id}"), ok)
 	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusAccepted || w.Body.String() != "accepted" {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
@@ -205,7 +205,7 @@ func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
 	e.POST("/orders/:id", func(c *gin.Context) {
 		c.Next()
 		problem, _ = ginlock.Outcome(c)
-	}, ginlock.New(refusal(fmt.Errorf("%w: EOF", locker.ErrUnavailable), 0), "order:{param.id}"), ok)
+	}, ginlock.MustNew(refusal(fmt.Errorf("%w: EOF", locker.ErrUnavailable), 0), "order:{param.id}"), ok)
 	post(t.Context(), e, "/orders/42")
 	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server is unavailable: EOF" {
 		t.Errorf("%q", got)

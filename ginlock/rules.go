@@ -51,9 +51,9 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 	if g.guard, err = httplock.FromRules(l, rules, opts...); err != nil {
 		return nil, err
 	}
-	refuse, err := httplock.Make(l, "{route}", append(opts, httplock.WithPart("route", unclear))...)
+	refuse, err := httplock.New(l, "{route}", append(opts, httplock.WithPart("route", unclear))...)
 	if err != nil {
-		return nil, fmt.Errorf("ginlock: %w", err)
+		return nil, err
 	}
 	g.refused = refuse(framework.Resume)
 	return g, nil

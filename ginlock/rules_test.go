@@ -221,7 +221,7 @@ func TestModeByMethod(t *testing.T) {
 		for _, opts := range [][]httplock.Option{{httplock.WithModeByMethod()}, nil} {
 			var got []locker.Rule
 			e := gin.New()
-			e.Handle(method, "/a/:id", ginlock.New(asked(&got), "a:{param.id}", opts...), ok)
+			e.Handle(method, "/a/:id", ginlock.MustNew(asked(&got), "a:{param.id}", opts...), ok)
 			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), method, "/a/1", http.NoBody))
 			if opts == nil {
 				want = locker.Exclusive

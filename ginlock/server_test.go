@@ -51,7 +51,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
-				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Minute)), func(c *gin.Context) {
+				server := httptest.NewServer(engine(nil, ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Minute)), func(c *gin.Context) {
 					most.Store(max(most.Load(), inside.Add(1)))
 					lease, _ := ginlock.FromContext(c)
 					if lease.Fence() <= last {
@@ -113,7 +113,7 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 				}
 				ended <- seen{errors: c.Errors.Errors(), outcome: outcome}
 			})
-			e.Handle(tc.method, "/orders/:id", ginlock.New(l, tc.key, httplock.WithWait(tc.wait)), ok)
+			e.Handle(tc.method, "/orders/:id", ginlock.MustNew(l, tc.key, httplock.WithWait(tc.wait)), ok)
 			server := httptest.NewServer(e)
 			defer server.Close()
 
@@ -157,7 +157,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 	cause := make(chan error, 1)
 	key := httplock.Key("order:{param.id}")
 	e := gin.New()
-	e.POST("/closed/:id", ginlock.New(l, key, httplock.WithTTL(time.Second)), func(c *gin.Context) {
+	e.POST("/closed/:id", ginlock.MustNew(l, key, httplock.WithTTL(time.Second)), func(c *gin.Context) {
 		if c.Query("hold") != "" {
 			close(entered)
 			<-c.Request.Context().Done()
@@ -166,7 +166,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 		}
 		ok(c)
 	})
-	e.POST("/open/:id", ginlock.New(l, key, httplock.WithFailOpen()), func(c *gin.Context) {
+	e.POST("/open/:id", ginlock.MustNew(l, key, httplock.WithFailOpen()), func(c *gin.Context) {
 		if _, held := ginlock.FromContext(c); held {
 			t.Error("there is a lease of a server that stands still")
 		}
@@ -228,8 +228,8 @@ func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 		c.Header("X-Receipt", "7")
 		c.String(http.StatusCreated, "paid")
 	}
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}", httplock.WithBufferedResponse(1024)), handler)
-	e.POST("/plain/:id", ginlock.New(l, "plain:{param.id}"), handler)
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}", httplock.WithBufferedResponse(1024)), handler)
+	e.POST("/plain/:id", ginlock.MustNew(l, "plain:{param.id}"), handler)
 	server := httptest.NewServer(e)
 	defer server.Close()
 	for _, tc := range []struct {

@@ -206,7 +206,7 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), ginlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), ginlock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)
 		c.String(200, "%s", lease.Key())
 	})
@@ -218,13 +218,13 @@ func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
 // Make returns the mistakes for which New panics.
 func TestMakeReturnsTheMistakesOfANew(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	if h, err := ginlock.Make(l, "order:{param.id}"); err != nil || h == nil {
+	if h, err := ginlock.New(l, "order:{param.id}"); err != nil || h == nil {
 		t.Error(err)
 	}
-	if h, err := ginlock.Make(l, "order:{"); err == nil || h != nil {
+	if h, err := ginlock.New(l, "order:{"); err == nil || h != nil {
 		t.Errorf("%v; want an error for the key", err)
 	}
-	if h, err := ginlock.MakeIdempotency(l, nil, "{ip}"); err == nil || h != nil {
+	if h, err := ginlock.NewIdempotency(l, nil, "{ip}"); err == nil || h != nil {
 		t.Errorf("%v; want an error for the store", err)
 	}
 }

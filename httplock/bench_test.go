@@ -37,7 +37,7 @@ func handlers(tb testing.TB) map[string]http.Handler {
 				tb.Error(err)
 			}
 		}),
-		"httplock": httplock.New(l, "order:{header.X-Order}", httplock.WithWait(locker.NoWait))(done),
+		"httplock": httplock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(locker.NoWait))(done),
 	}
 }
 
@@ -67,7 +67,7 @@ func BenchmarkRequest(b *testing.B) {
 // BenchmarkBody measures a request that has a part of its key in its body.
 func BenchmarkBody(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
-	h := httplock.New(l, "sku:{body.sku}", httplock.WithWait(locker.NoWait))(done)
+	h := httplock.MustNew(l, "sku:{body.sku}", httplock.WithWait(locker.NoWait))(done)
 	w := &discard{header: make(http.Header)}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -78,7 +78,7 @@ func BenchmarkBody(b *testing.B) {
 // BenchmarkReplay measures a request whose stored reply is sent again.
 func BenchmarkReplay(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(done)
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(done)
 	r, w := order(b.Context()), &discard{header: make(http.Header)}
 	r.Header.Set("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324")
 	b.ReportAllocs()

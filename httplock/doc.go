@@ -2,15 +2,16 @@
 // use net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
 // contrib/fiberlock, because their handlers return errors.
 //
-//	mux.Handle("POST /orders/{id}/pay", httplock.New(l, "order:{param.id}")(pay))
+//	mux.Handle("POST /orders/{id}/pay", httplock.MustNew(l, "order:{param.id}")(pay))
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. The context
 // of the handler's request ends, with a cause, the moment the lock is lost. [FromContext] finds the
 // lease, with its fence, in the context. The lock is released when the handler returns or panics,
 // also if the client has left.
 //
-// [FromRules] guards many routes by one table. [Idempotency] stores responses, so that a repeated
-// request gets the stored response and does not run again.
+// [FromRules] guards many routes by one table. [NewIdempotency] stores responses, so that a
+// repeated request gets the stored response and does not run again. [New] and NewIdempotency return
+// an error; MustNew and MustIdempotency panic with its text, and are for the line of a route.
 //
 // # Keys
 //

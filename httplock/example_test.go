@@ -14,7 +14,7 @@ import (
 )
 
 // A handler of net/http runs for one request per order at a time.
-func ExampleNew() {
+func ExampleMustNew() {
 	store := lockertest.NewMemory()
 	l, err := locker.NewFromStore(store)
 	if err != nil {
@@ -24,7 +24,7 @@ func ExampleNew() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another request holds that lock
 
 	mux := http.NewServeMux()
-	lock := httplock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := httplock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
 	mux.Handle("POST /orders/{id}/pay", lock(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lease, _ := httplock.FromContext(r) // r.Context() ends if the lock is lost
 		_, _ = fmt.Fprint(w, "paid under ", lease.Key())

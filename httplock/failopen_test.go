@@ -28,7 +28,7 @@ func TestOnlyAnAnswerOfTheServerEndsAnOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := lockertest.NewMemory()
-				h := httplock.Idempotency(lockertest.NewLocker(t, store), idempotency.NewMemory(), "shop", httplock.WithFailOpen())(paid)
+				h := httplock.MustIdempotency(lockertest.NewLocker(t, store), idempotency.NewMemory(), "shop", httplock.WithFailOpen())(paid)
 				post := func(ctx context.Context, key string) { send(ctx, h, "POST", "/", "", "Idempotency-Key", key) }
 				post(t.Context(), "stored")
 				store.Fail(locker.OpAcquire, errors.New("no route to the server"))
@@ -69,7 +69,7 @@ func TestDoneWorkEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
 		var runs atomic.Int32
-		h := httplock.New(distant{lockertest.NewLocker(t, store)}, "order:42", httplock.WithFailOpen(),
+		h := httplock.MustNew(distant{lockertest.NewLocker(t, store)}, "order:42", httplock.WithFailOpen(),
 			httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = 24 * time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			runs.Add(1)
 			w.WriteHeader(http.StatusNoContent)

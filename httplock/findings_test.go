@@ -18,7 +18,7 @@ import (
 // one article and sell another article.
 func TestAKeyReadsJSONTypesOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.New(l, "stock:{body.sku}")(paid)
+	h := httplock.MustNew(l, "stock:{body.sku}")(paid)
 	for contentType, want := range map[string]int{
 		"": 200, "application/json": 200, "application/json; charset=utf-8": 200, "application/vnd.shop+json": 200,
 		"application/x-www-form-urlencoded": 415, "text/plain": 415, "multipart/form-data; boundary=x": 415, ";": 415,
@@ -28,7 +28,7 @@ func TestAKeyReadsJSONTypesOnly(t *testing.T) {
 			t.Errorf("%q: %d %s", contentType, w.Code, w.Body)
 		}
 	}
-	wide := httplock.New(l, "stock:{body.sku}", httplock.WithBodyTypes("text/plain"))(paid)
+	wide := httplock.MustNew(l, "stock:{body.sku}", httplock.WithBodyTypes("text/plain"))(paid)
 	if w := send(t.Context(), wide, "POST", "/", `{"sku":"pen"}`, "Content-Type", "text/plain"); w.Code != 200 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -38,7 +38,7 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
 	var keys []string
-	h := httplock.New(l, "stock:{body.items.*.sku}", httplock.WithKeys("till"), httplock.WithWait(locker.NoWait))(
+	h := httplock.MustNew(l, "stock:{body.items.*.sku}", httplock.WithKeys("till"), httplock.WithWait(locker.NoWait))(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			for _, lease := range locker.LeasesFromContext(r.Context()) {
 				keys = append(keys, lease.Key())
@@ -65,7 +65,7 @@ func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	ctx, leave := context.WithCancel(t.Context())
 	runs := 0
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		runs++
 		leave()
 		if r.Context().Err() != nil {
@@ -83,7 +83,7 @@ func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
 func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	runs := 0
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
 	for range 2 {
 		send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
 	}
@@ -100,7 +100,7 @@ func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 		asked++
 		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}
 	})
-	h := httplock.New(l, "a", httplock.WithFailOpen())(paid)
+	h := httplock.MustNew(l, "a", httplock.WithFailOpen())(paid)
 	for range 20 {
 		if w := send(t.Context(), h, "POST", "/", ""); w.Code != 200 {
 			t.Errorf("%d %s", w.Code, w.Body)
@@ -114,7 +114,7 @@ func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 func TestAWaitIsShownToTheClient(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
-	h := httplock.New(l, "a")(paid)
+	h := httplock.MustNew(l, "a")(paid)
 	if w := send(t.Context(), h, "POST", "/", ""); strings.Contains(w.Header().Get("Server-Timing"), "lock;dur=1") {
 		t.Errorf("%v", w.Header())
 	}
@@ -131,7 +131,7 @@ func TestTheRouteIsSeenOutside(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders/{id}", paid)
 	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
-	httplock.New(l, "all")(mux).ServeHTTP(httptest.NewRecorder(), r)
+	httplock.MustNew(l, "all")(mux).ServeHTTP(httptest.NewRecorder(), r)
 	if r.Pattern != "POST /orders/{id}" || r.PathValue("id") != "42" {
 		t.Errorf("%q, %q", r.Pattern, r.PathValue("id"))
 	}
@@ -142,7 +142,7 @@ func TestTheRouteIsSeenOutside(t *testing.T) {
 func TestALargeBodyCostsLittleBeforeTheLock(t *testing.T) {
 	body := `{"items":[` + strings.Repeat(`{"n":1},`, 1<<17) + `{"n":2}]}`
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.New(l, "item:{body.items.131072.n}", httplock.WithMaxBody(2<<20))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := httplock.MustNew(l, "item:{body.items.131072.n}", httplock.WithMaxBody(2<<20))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if lease, ok := httplock.FromContext(r); !ok || lease.Key() != "item:2" {
 			t.Error("the last element is not in the key")
 		}

@@ -31,7 +31,7 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	cfg, _ := newConfig(opts) // the error is reported for each Rule
 	made, err := rules.compile(l, opts)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.reader.Name, err)
+		return nil, named(opts, err)
 	}
 	if cfg.reader.Guards != nil {
 		for route, lock := range made {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -22,27 +23,27 @@ type Key = key.Key
 
 // New returns a middleware that runs a handler under the lock that k names. It works with
 // net/http, chi, and every other router that wraps an http.Handler. For a request with several
-// keys, see [WithKeys].
-//
-// New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is a mistake of the program, so New reports it when the program starts. ServeMux also panics for
-// a pattern that it cannot register. For keys that are read from configuration, call [Make].
-func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
-	middleware, err := Make(l, k, opts...)
-	if err != nil {
-		panic("httplock: New: " + err.Error())
-	}
-	return middleware
-}
-
-// Make is [New] for keys and options that are not part of the program's text: it returns an error
-// instead of a panic.
-func Make(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
+// keys, see [WithKeys]. New returns an error, with advice in the text, if l is nil, or if k or an
+// option is invalid. In the line of a route, call [MustNew].
+func New(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeMiddleware(l, k, opts)
 	if err != nil {
-		return nil, err
+		return nil, named(opts, err)
 	}
 	return m.wrap, nil
+}
+
+// MustNew is [New] for the line of a route, which has no place for an error: MustNew panics with
+// the text of the error. Such a mistake is a mistake of the program, so the program ends when it
+// starts, as with a pattern that ServeMux cannot register.
+func MustNew(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
+	return framework.Must(New(l, k, opts...))
+}
+
+// named returns err with the name of the adapter before it.
+func named(opts []Option, err error) error {
+	cfg, _ := newConfig(opts) // err says what is wrong with opts
+	return fmt.Errorf("%s: %w", cfg.reader.Name, err)
 }
 
 func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) {
@@ -347,9 +348,9 @@ func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 }
 
 // FromContext returns the lease under which r is handled: the innermost lease that is not the lease
-// of [Idempotency]. If a request has locked several keys, FromContext returns the lease whose key
-// sorts last. locker.LeasesFromContext returns all leases. Without another lock, FromContext
-// returns the lease of Idempotency.
+// of [NewIdempotency]. If a request has locked several keys, FromContext returns the lease whose
+// key sorts last. locker.LeasesFromContext returns all leases. Without another lock, FromContext
+// returns the lease of NewIdempotency.
 func FromContext(r *http.Request) (*locker.Lease, bool) {
 	attempt, ok := idempotency.FromContext(r.Context())
 	if !ok {

@@ -50,7 +50,7 @@ func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
-		s := httptest.NewServer(shop(httplock.New(l, "order:{param.id}", httplock.WithWait(time.Minute)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := httptest.NewServer(shop(httplock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Minute)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			sold++
 			if lease, ok := httplock.FromContext(r); !ok || lease.Key() != "order:42" {
 				t.Errorf("%v", lease)
@@ -77,7 +77,7 @@ func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
-	h := shop(httplock.New(l, "order:{param.id}"), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of ink") }))
+	h := shop(httplock.MustNew(l, "order:{param.id}"), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("out of ink") }))
 	left, recovered := -1, any(nil)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -113,7 +113,7 @@ func TestALostLockIsNeverASuccess(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := lockertest.NewMemory()
 				var told []*httplock.Problem
-				h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", append(tc.opts, problems(&told))...), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", append(tc.opts, problems(&told))...), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					store.Steal("order:42")
 					<-r.Context().Done()
 					if cause := context.Cause(r.Context()); !errors.Is(cause, locker.ErrLost) {
@@ -156,7 +156,7 @@ func TestFailOpenRunsOnlyWhatTheServerCannotBeAskedFor(t *testing.T) {
 	} {
 		var told []*httplock.Problem
 		l := lockerFunc(func(r locker.Rule) error { return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: tc.err} })
-		h := shop(httplock.New(l, "order:{param.id}", httplock.WithFailOpen(), problems(&told)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithFailOpen(), problems(&told)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, held := httplock.FromContext(r); held {
 				t.Error("there is a lease")
 			}
@@ -170,7 +170,7 @@ func TestFailOpenRunsOnlyWhatTheServerCannotBeAskedFor(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	l := lockerFunc(func(locker.Rule) error { return locker.ErrUnavailable })
-	h := shop(httplock.New(l, "order:{param.id}", httplock.WithFailOpen()), paid)
+	h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithFailOpen()), paid)
 	if w := send(gone, h, "POST", "/orders/42", ""); w.Code == 200 {
 		t.Error("the handler ran for a client that is gone")
 	}
@@ -209,7 +209,7 @@ func TestAHeldBackResponse(t *testing.T) {
 			}
 		}, code: 500, body: `"code":"response-too-large"`},
 	} {
-		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, ok := w.(http.Hijacker); ok {
 				t.Error("the connection can be taken")
 			}
@@ -234,7 +234,7 @@ func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 		store := lockertest.NewMemory()
 		second := make(chan *httptest.ResponseRecorder)
 		var h http.Handler
-		h = shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h = shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("steal") {
 				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
 				synctest.Wait() // wait until the other request waits for the lock
@@ -269,7 +269,7 @@ func (r *released) Write(p []byte) (int, error) {
 func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	mux := http.NewServeMux()
-	lock := httplock.New(l, "path:{header.Host}")
+	lock := httplock.MustNew(l, "path:{header.Host}")
 	mux.Handle("/flush", lock(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "a")
 		w.(http.Flusher).Flush()
@@ -318,7 +318,7 @@ func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ni
 func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
-		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _, _ = w.(http.Hijacker).Hijack()
 			store.Steal("order:42")
 			<-r.Context().Done()
@@ -336,7 +336,7 @@ func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := shop(httplock.New(l, "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := shop(httplock.MustNew(l, "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
 		}
@@ -384,7 +384,7 @@ func TestTheErrorHandlerWritesTheReply(t *testing.T) {
 		}, 420, "lock-busy for 1500 ms\n"},
 		"nothing": {func(http.ResponseWriter, *http.Request, *httplock.Problem) {}, 409, ""},
 	} {
-		h := shop(httplock.New(l, "order:{param.id}", httplock.WithErrorHandler(tc.handler)), paid)
+		h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithErrorHandler(tc.handler)), paid)
 		if w := send(t.Context(), h, "POST", "/orders/42", ""); w.Code != tc.code || w.Body.String() != tc.body || w.Header().Get("Retry-After") != "2" {
 			t.Errorf("%s: %d %v %q", name, w.Code, w.Header(), w.Body)
 		}
@@ -395,22 +395,22 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	var none *locker.Engine
 	for says, build := range map[string]func(){
-		"httplock: New: the Locker is nil; make one":                func() { httplock.New(nil, "a") },
-		"httplock: New: the Locker is nil; make one with":           func() { httplock.New(none, "a") },
-		"httplock: New: an option is nil; leave it out":             func() { httplock.New(l, "a", nil) },
-		"httplock: New: WithBufferedResponse(0): give the number":   func() { httplock.New(l, "a", httplock.WithBufferedResponse(0)) },
-		"httplock: New: WithMaxBody(0): give the number":            func() { httplock.New(l, "a", httplock.WithMaxBody(0)) },
-		"httplock: New: WithPart(\"x\", nil): give a function":      func() { httplock.New(l, "a", httplock.WithPart("x", nil)) },
-		"httplock: New: WithClaims(nil): give a function":           func() { httplock.New(l, "a", httplock.WithClaims(nil)) },
-		"httplock: New: WithClientIP(nil); leave it out":            func() { httplock.New(l, "a", httplock.WithClientIP(nil)) },
-		"httplock: New: WithObserve(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithObserve(nil)) },
-		"httplock: New: WithSuccess(nil); leave it out":             func() { httplock.New(l, "a", httplock.WithSuccess(nil)) },
-		"httplock: New: the secret has 3 bytes; give at least 16":   func() { httplock.New(l, "a", httplock.WithSecret([]byte("abc"))) },
-		"httplock: Idempotency: the Store is nil; make one":         func() { httplock.Idempotency(l, nil, "shop") },
-		"httplock: New: the key \"{nothing}\" has the part":         func() { httplock.New(l, "{nothing}") },
-		"httplock: New: WithWait(0): a wait must have an end":       func() { httplock.New(l, "a", httplock.WithWait(0)) },
-		"httplock: New: WithStatus(418): choose 409, 423 or 429":    func() { httplock.New(l, "a", httplock.WithStatus(418)) },
-		"httplock: New: WithErrorHandler(nil); leave it out to get": func() { httplock.New(l, "a", httplock.WithErrorHandler(nil)) },
+		"httplock: the Locker is nil; make one":                func() { httplock.MustNew(nil, "a") },
+		"httplock: the Locker is nil; make one with":           func() { httplock.MustNew(none, "a") },
+		"httplock: an option is nil; leave it out":             func() { httplock.MustNew(l, "a", nil) },
+		"httplock: WithBufferedResponse(0): give the number":   func() { httplock.MustNew(l, "a", httplock.WithBufferedResponse(0)) },
+		"httplock: WithMaxBody(0): give the number":            func() { httplock.MustNew(l, "a", httplock.WithMaxBody(0)) },
+		"httplock: WithPart(\"x\", nil): give a function":      func() { httplock.MustNew(l, "a", httplock.WithPart("x", nil)) },
+		"httplock: WithClaims(nil): give a function":           func() { httplock.MustNew(l, "a", httplock.WithClaims(nil)) },
+		"httplock: WithClientIP(nil); leave it out":            func() { httplock.MustNew(l, "a", httplock.WithClientIP(nil)) },
+		"httplock: WithObserve(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithObserve(nil)) },
+		"httplock: WithSuccess(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithSuccess(nil)) },
+		"httplock: the secret has 3 bytes; give at least 16":   func() { httplock.MustNew(l, "a", httplock.WithSecret([]byte("abc"))) },
+		"httplock: the Store is nil; make one":         func() { httplock.MustIdempotency(l, nil, "shop") },
+		"httplock: the key \"{nothing}\" has the part":         func() { httplock.MustNew(l, "{nothing}") },
+		"httplock: WithWait(0): a wait must have an end":       func() { httplock.MustNew(l, "a", httplock.WithWait(0)) },
+		"httplock: WithStatus(418): choose 409, 423 or 429":    func() { httplock.MustNew(l, "a", httplock.WithStatus(418)) },
+		"httplock: WithErrorHandler(nil); leave it out to get": func() { httplock.MustNew(l, "a", httplock.WithErrorHandler(nil)) },
 	} {
 		got := func() (text string) {
 			defer func() { text = fmt.Sprint(recover()) }()

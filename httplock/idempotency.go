@@ -12,15 +12,16 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/breaker"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once. A repeated
+// NewIdempotency returns a middleware that runs a request with an Idempotency-Key once. A repeated
 // request, in any process, gets the response of the first run. While the first run is under way,
 // the second request waits for it, at most for the time of [WithWait]. Requests with safe methods
-// run without a lock. Idempotency panics as [New] does.
+// run without a lock. The error is as with [New].
 //
 // scope identifies the owner of the keys by a template such as "{claim.sub}". Use a part that the
 // client cannot choose, set by authentication that runs before this middleware. With a header such
@@ -51,24 +52,19 @@ import (
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
 //
-// Put Idempotency outside of other locks, so that a replay needs no other lock. With [FromRules],
-// the middleware of [Rule].Idempotency is outside of the other locks.
-func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
-	middleware, err := MakeIdempotency(l, store, scope, opts...)
-	if err != nil {
-		panic("httplock: Idempotency: " + err.Error())
-	}
-	return middleware
-}
-
-// MakeIdempotency is [Idempotency] for arguments that are not part of the program's text: it
-// returns an error instead of a panic.
-func MakeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
+// Put this middleware outside of other locks, so that a replay needs no other lock. With
+// [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
+func NewIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeIdempotency(l, store, scope, opts)
 	if err != nil {
-		return nil, err
+		return nil, named(opts, err)
 	}
 	return m.wrap, nil
+}
+
+// MustIdempotency is [NewIdempotency] for the line of a route: it panics as [MustNew] does.
+func MustIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
+	return framework.Must(NewIdempotency(l, store, scope, opts...))
 }
 
 func makeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts []Option) (*middleware, error) {

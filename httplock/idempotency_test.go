@@ -37,7 +37,7 @@ func numbered(runs *atomic.Int32) http.HandlerFunc {
 func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := shop(httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
+	h := shop(httplock.MustIdempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
 	// The outer handler sets headers for each request, and these headers are not stored.
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
@@ -71,7 +71,7 @@ func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 func TestAKeyThatComesWithAnotherRequestIsRefused(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
 	header := []string{"Idempotency-Key", "k1", "Content-Type", "application/json"}
 	send(t.Context(), h, "POST", "/orders/42?v=1", "{}", header...)
 	for name, w := range map[string]*httptest.ResponseRecorder{
@@ -94,7 +94,7 @@ func TestAKeyThatComesWithAnotherRequestIsRefused(t *testing.T) {
 func TestWhichRequestsNeedAKey(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}")(numbered(&runs))
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "{header.X-Tenant}")(numbered(&runs))
 	for name, tc := range map[string]struct {
 		method string
 		header []string
@@ -126,7 +126,7 @@ func TestWhatAsksToBeTriedAgainIsNotRemembered(t *testing.T) {
 	} {
 		var runs atomic.Int32
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			runs.Add(1)
 			if tc.header != "" {
 				w.Header().Set(tc.header, "1")
@@ -148,7 +148,7 @@ func TestAHandlerThatPanicsIsRunAgain(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
 	runs := 0
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "half of it")
 		if runs++; runs == 1 {
 			panic("out of ink")
@@ -176,7 +176,7 @@ func TestAHandlerThatPanicsIsRunAgain(t *testing.T) {
 func TestALongResponseIsSentAndNotRunAgain(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop", httplock.WithBufferedResponse(10))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop", httplock.WithBufferedResponse(10))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs.Add(1)
 		for range 4 {
 			_, _ = io.WriteString(w, "0123456")
@@ -226,7 +226,7 @@ func TestAStoreThatFails(t *testing.T) {
 		var told []*httplock.Problem
 		memory := lockertest.NewMemory()
 		store := &faulty{idempotency.NewMemory(), tc.load, tc.save}
-		h := httplock.Idempotency(lockertest.NewLocker(t, memory), store, "shop", append(tc.opts, problems(&told))...)(numbered(&runs))
+		h := httplock.MustIdempotency(lockertest.NewLocker(t, memory), store, "shop", append(tc.opts, problems(&told))...)(numbered(&runs))
 		w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
 		if w.Code != tc.code || runs.Load() != tc.runs || memory.Len() != 0 {
 			t.Errorf("%s: %d %s, %d runs", name, w.Code, w.Body, runs.Load())
@@ -242,7 +242,7 @@ func TestARequestThatWasOvertakenSavesNothingAndIsNoSuccess(t *testing.T) {
 		memory := lockertest.NewMemory()
 		store := idempotency.NewMemory()
 		l := lockertest.NewLocker(t, memory)
-		h := httplock.Idempotency(l, store, "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := httplock.MustIdempotency(l, store, "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			lease, _ := httplock.FromContext(r)
 			memory.Steal(lease.Key())
 			<-r.Context().Done()
@@ -259,7 +259,7 @@ func TestARequestThatWasOvertakenSavesNothingAndIsNoSuccess(t *testing.T) {
 func TestNobodyHoldsTheLockWhileASlowBodyComesIn(t *testing.T) {
 	memory := lockertest.NewMemory()
 	var runs atomic.Int32
-	h := httplock.Idempotency(lockertest.NewLocker(t, memory), idempotency.NewMemory(), "shop", httplock.WithMaxBody(20))(numbered(&runs))
+	h := httplock.MustIdempotency(lockertest.NewLocker(t, memory), idempotency.NewMemory(), "shop", httplock.WithMaxBody(20))(numbered(&runs))
 	body := readerFunc(func(p []byte) (int, error) {
 		if memory.Len() != 0 || memory.Calls(locker.OpAcquire) != 0 {
 			t.Error("the lock was asked for before the body was there")
@@ -294,7 +294,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
-		h := httplock.Idempotency(l, idempotency.NewRedis(client), scope, httplock.WithWait(time.Minute))(numbered(&runs))
+		h := httplock.MustIdempotency(l, idempotency.NewRedis(client), scope, httplock.WithWait(time.Minute))(numbered(&runs))
 		s := httptest.NewServer(h)
 		defer s.Close()
 		services = append(services, s)
@@ -333,7 +333,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 func TestAStoreServesKeysOfItsOwn(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.New(l, "payment:{body.request}", httplock.WithStore(idempotency.NewMemory()), httplock.WithLifetime(time.Hour),
+	h := httplock.MustNew(l, "payment:{body.request}", httplock.WithStore(idempotency.NewMemory()), httplock.WithLifetime(time.Hour),
 		httplock.WithStorable(func(int, http.Header) bool { return true }))(numbered(&runs))
 	for range 2 {
 		if w := send(t.Context(), h, "POST", "/", `{"request": 7}`); w.Body.String() != `run 1 of {"request": 7}` {
@@ -353,7 +353,7 @@ func (m many) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, err
 func TestResponsesAreToldApartWhereLocksAreShared(t *testing.T) {
 	var runs atomic.Int32
 	l := many{lockertest.NewLocker(t, lockertest.NewMemory())}
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
 	for i, key := range []string{"k1", "k2"} {
 		if w := send(t.Context(), h, "POST", "/", "x", "Idempotency-Key", key); w.Body.String() != fmt.Sprintf("run %d of x", i+1) {
 			t.Errorf("%s: %d %s", key, w.Code, w.Body)
@@ -365,17 +365,17 @@ func TestMistakesOfIdempotency(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	store := idempotency.NewMemory()
 	for says, build := range map[string]func() (func(http.Handler) http.Handler, error){
-		"the Store is nil; make one with":    func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, nil, "shop") },
-		"the scope is empty; name the owner": func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "") },
-		"has the part {whose}; write":        func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "{whose}") },
+		"the Store is nil; make one with":    func() (func(http.Handler) http.Handler, error) { return httplock.NewIdempotency(l, nil, "shop") },
+		"the scope is empty; name the owner": func() (func(http.Handler) http.Handler, error) { return httplock.NewIdempotency(l, store, "") },
+		"has the part {whose}; write":        func() (func(http.Handler) http.Handler, error) { return httplock.NewIdempotency(l, store, "{whose}") },
 		"WithLifetime(-1ns): give the time": func() (func(http.Handler) http.Handler, error) {
-			return httplock.MakeIdempotency(l, store, "shop", httplock.WithLifetime(-1))
+			return httplock.NewIdempotency(l, store, "shop", httplock.WithLifetime(-1))
 		},
 		"WithStore(nil); leave it out": func() (func(http.Handler) http.Handler, error) {
-			return httplock.Make(l, "shop", httplock.WithStore(nil))
+			return httplock.New(l, "shop", httplock.WithStore(nil))
 		},
 		"WithStorable(nil); leave it out": func() (func(http.Handler) http.Handler, error) {
-			return httplock.Make(l, "shop", httplock.WithStorable(nil))
+			return httplock.New(l, "shop", httplock.WithStorable(nil))
 		},
 	} {
 		if _, err := build(); err == nil || !strings.Contains(err.Error(), says) {

@@ -22,7 +22,7 @@ func keyOf(t testing.TB, r *http.Request, k httplock.Key, opts ...httplock.Optio
 	got := ""
 	l := lockerFunc(func(r locker.Rule) error { got = r.Key; return locker.ErrBusy })
 	w := httptest.NewRecorder()
-	shop(httplock.New(l, k, opts...), paid).ServeHTTP(w, r)
+	shop(httplock.MustNew(l, k, opts...), paid).ServeHTTP(w, r)
 	return got, w
 }
 
@@ -145,7 +145,7 @@ func TestABodyThatIsTooLargeIsLeftWhole(t *testing.T) {
 	body := strings.Repeat("x", 200)
 	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
 	var left []byte
-	h := shop(httplock.New(l, "order:{body.sku}", httplock.WithMaxBody(100), httplock.WithErrorHandler(
+	h := shop(httplock.MustNew(l, "order:{body.sku}", httplock.WithMaxBody(100), httplock.WithErrorHandler(
 		func(_ http.ResponseWriter, r *http.Request, _ *httplock.Problem) { left, _ = io.ReadAll(r.Body) })), paid)
 	if w := send(t.Context(), h, "POST", "/orders/42", body); w.Code != 413 || string(left) != body {
 		t.Errorf("%d, %d bytes are left", w.Code, len(left))

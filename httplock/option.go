@@ -301,7 +301,7 @@ func WithKeys(keys ...Key) Option {
 // WithStreamedBody leaves the request's body unread until the handler reads it. Default: up to
 // [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
 // the lock. [WithStallTimeout] limits the time of a read while the lock is held. Keys with
-// {body.NAME} and [Idempotency] read the body in any case.
+// {body.NAME} and [NewIdempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
 // WithStallTimeout sets for how long a client may block a handler that holds the lock. A client
@@ -323,9 +323,9 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
 // WithStore sets where [FromRules] stores the responses of Rules with Idempotency. It makes [New]
-// store responses under its key, as [Idempotency] does, for requests that are not identified by the
-// header Idempotency-Key but, for example, by "payment:{body.request_id}". Then the responses to
-// every method are stored.
+// store responses under its key, as [NewIdempotency] does, for requests that are not identified by
+// the header Idempotency-Key but, for example, by "payment:{body.request_id}". Then the responses
+// to every method are stored.
 func WithStore(store idempotency.Store) Option {
 	return func(c *config) {
 		if !c.refuse(store == nil, "WithStore(nil); leave it out to store nothing") {
@@ -337,7 +337,7 @@ func WithStore(store idempotency.Store) Option {
 // WithLifetime sets for how long a response is stored. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return func(c *config) { c.keep = d } }
 
-// WithFinishWithin sets how long a handler under [Idempotency] may continue after its client has
+// WithFinishWithin sets how long a handler under [NewIdempotency] may continue after its client has
 // left. Default: 1 min.
 func WithFinishWithin(d time.Duration) Option { return func(c *config) { c.finishWithin = d } }
 

@@ -25,10 +25,10 @@ func TestABrokenBodyIsTheClientsMistake(t *testing.T) {
 	var seen []*httplock.Problem
 	see := problems(&seen)
 	for name, guard := range map[string]func(http.Handler) http.Handler{
-		"a key in the path": httplock.New(l, "order:{param.id}", see),
-		"a key in the body": httplock.New(l, "order:{body.id}", see),
-		"fail open":         httplock.New(l, "order:{param.id}", see, httplock.WithFailOpen()),
-		"idempotency":       httplock.Idempotency(l, idempotency.NewMemory(), "shop", see),
+		"a key in the path": httplock.MustNew(l, "order:{param.id}", see),
+		"a key in the body": httplock.MustNew(l, "order:{body.id}", see),
+		"fail open":         httplock.MustNew(l, "order:{param.id}", see, httplock.WithFailOpen()),
+		"idempotency":       httplock.MustIdempotency(l, idempotency.NewMemory(), "shop", see),
 	} {
 		seen = nil
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", iotest.ErrReader(errors.New("malformed chunked encoding")))
@@ -77,7 +77,7 @@ func TestAProblemKeepsTheEncodingOfACompressorOutside(t *testing.T) {
 		})
 		store.Occupy("order:1", 0)
 		for target, code := range map[string]string{"/orders/1": httplock.CodeBusy, "/orders/42": httplock.CodeLost} {
-			h := gzipped(shop(httplock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), overtaken))
+			h := gzipped(shop(httplock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), overtaken))
 			w := send(t.Context(), h, "POST", target, "")
 			var p httplock.Problem
 			z, err := gzip.NewReader(w.Body)

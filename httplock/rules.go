@@ -42,7 +42,7 @@ type Rule struct {
 
 	// Idempotency is the scope of the route's idempotency keys, such as "{claim.sub}". It needs
 	// WithStore. The stored response is looked up before the lock of Key is taken. See
-	// [Idempotency].
+	// [NewIdempotency].
 	Idempotency Key
 	// Lifetime is how long a response is stored; see WithLifetime.
 	Lifetime time.Duration

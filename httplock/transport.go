@@ -43,7 +43,7 @@ type Transport struct {
 	Within time.Duration
 	// IdempotencyKeys adds an Idempotency-Key to each request whose method is not safe. All
 	// attempts of a request have the same key. A request that has an Idempotency-Key keeps it. Set
-	// IdempotencyKeys for servers that obey the header, such as servers with [Idempotency]. A
+	// IdempotencyKeys for servers that obey the header, such as servers with [NewIdempotency]. A
 	// server that ignores the header may serve a repeated request twice. Default: no key is added.
 	IdempotencyKeys bool
 }

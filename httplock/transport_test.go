@@ -79,7 +79,7 @@ func TestAClientComesBackWhenTheServerSays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
 		l := lockertest.NewLocker(t, store)
-		server := &direct{to: httplock.New(l, "order:42", httplock.WithWait(locker.NoWait))(
+		server := &direct{to: httplock.MustNew(l, "order:42", httplock.WithWait(locker.NoWait))(
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				_, _ = w.Write(append(body, '!'))
@@ -108,7 +108,7 @@ func TestALogicalRequestHasOneIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		server := &direct{to: httplock.Idempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))}
+		server := &direct{to: httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))}
 		server.lose = func(attempt int) error {
 			if attempt%3 != 0 {
 				return errCut
@@ -206,7 +206,7 @@ func TestAPauseEndsWithItsRequest(t *testing.T) {
 		store := lockertest.NewMemory()
 		l := lockertest.NewLocker(t, store)
 		store.Occupy("order:42", time.Hour)
-		server := &direct{to: httplock.New(l, "order:42", httplock.WithWait(locker.NoWait))(numbered(new(atomic.Int32)))}
+		server := &direct{to: httplock.MustNew(l, "order:42", httplock.WithWait(locker.NoWait))(numbered(new(atomic.Int32)))}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(50*time.Millisecond, cancel)
 		began := time.Now()
@@ -239,7 +239,7 @@ func TestTheBodyOfAnAttemptThatIsNotMadeIsClosed(t *testing.T) {
 			open++
 			return opened{strings.NewReader("b"), &open}, nil
 		}
-		server := &direct{to: httplock.New(lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), "order:42")(paid)}
+		server := &direct{to: httplock.MustNew(lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), "order:42")(paid)}
 		if status, _, err := do(t, &httplock.Transport{Base: server}, r); status != 409 || err != nil || open != 0 {
 			t.Errorf("%d %v, %d bodies are open", status, err, open)
 		}
@@ -251,7 +251,7 @@ func TestTheBodyOfAnAttemptThatIsNotMadeIsClosed(t *testing.T) {
 func TestAReplyThatWasCutIsAskedForAgain(t *testing.T) {
 	var runs, cuts atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(numbered(&runs))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if cuts.Add(1) == 1 {
 			h.ServeHTTP(httptest.NewRecorder(), r)

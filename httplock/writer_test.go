@@ -28,7 +28,7 @@ func (hijackers) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil
 func TestAFailedHijackIsNoReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
-		h := shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, http.ErrNotSupported) {
 				t.Error(err)
 			}
@@ -47,7 +47,7 @@ func TestAFailedHijackIsNoReply(t *testing.T) {
 // of events from another service is. Such a pause must not count as a stall of the client.
 func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := shop(httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := shop(httplock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			source, feed := io.Pipe()
 			go func() {
 				_, _ = io.WriteString(feed, "first ")
@@ -70,7 +70,7 @@ func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
 	var seen []*httplock.Problem
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := shop(httplock.New(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := io.WriteString(w, "paid"); err != nil {
 			panic(http.ErrAbortHandler)
 		}
@@ -84,7 +84,7 @@ func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
 // A response that is too long to be stored is sent as it is written, with its trailers.
 func TestALongResponseHasItsTrailers(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	server := httptest.NewServer(httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := httptest.NewServer(httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(make([]byte, 65<<10))
 		w.Header().Set(http.TrailerPrefix+"X-Sum", "42")
 	})))
@@ -108,7 +108,7 @@ func TestALongResponseHasItsTrailers(t *testing.T) {
 // the work counts as done.
 func TestACopyOfAnEmptySourceIsAReply(t *testing.T) {
 	runs := 0
-	h := httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:42",
+	h := httplock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:42",
 		httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		runs++
 		_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("")})

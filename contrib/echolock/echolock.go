@@ -13,43 +13,36 @@ import (
 )
 
 // New returns a middleware that runs a handler under the lock that k names, such as
-// "order:{param.id}". It panics, with advice in the text, if l is nil, or if k or an option is
-// invalid.
-func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
-	h, err := Make(l, k, opts...)
-	if err != nil {
-		panic("echolock: New: " + err.Error())
-	}
-	return h
-}
-
-// Make is [New] with an error instead of a panic.
-func Make(l locker.Locker, k httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
-	lock, err := httplock.Make(l, k, ofEcho(opts)...)
+// "order:{param.id}". It returns an error, with advice in the text, if l is nil, or if k or an
+// option is invalid. In the line of a route, call [MustNew].
+func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
+	lock, err := httplock.New(l, k, ofEcho(opts)...)
 	if err != nil {
 		return nil, err
 	}
 	return middleware(lock), nil
 }
 
-// Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
+// MustNew is [New] for the line of a route, which has no place for an error: it panics with the
+// text of the error.
+func MustNew(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
+	return framework.Must(New(l, k, opts...))
+}
+
+// NewIdempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
-// "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
-func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
-	h, err := MakeIdempotency(l, store, scope, opts...)
-	if err != nil {
-		panic("echolock: Idempotency: " + err.Error())
-	}
-	return h
-}
-
-// MakeIdempotency is [Idempotency] with an error instead of a panic.
-func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
-	lock, err := httplock.MakeIdempotency(l, store, scope, ofEcho(opts)...)
+// "{claim.sub}". See [httplock.NewIdempotency]. The error is as with [New].
+func NewIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
+	lock, err := httplock.NewIdempotency(l, store, scope, ofEcho(opts)...)
 	if err != nil {
 		return nil, err
 	}
 	return middleware(lock), nil
+}
+
+// MustIdempotency is [NewIdempotency] for the line of a route: it panics as [MustNew] does.
+func MustIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
+	return framework.Must(NewIdempotency(l, store, scope, opts...))
 }
 
 // FromContext returns the lease under which c's handler runs; see [httplock.FromContext].

@@ -62,10 +62,10 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	for name, guard := range map[string]echo.MiddlewareFunc{
-		"New":                  echolock.New(l, "a:{param.id}"),
-		"WithBufferedResponse": echolock.New(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
-		"Idempotency":          echolock.Idempotency(l, idempotency.NewMemory(), "shop"),
-		"Once":                 echolock.New(l, "c:{param.id}", once),
+		"New":                  echolock.MustNew(l, "a:{param.id}"),
+		"WithBufferedResponse": echolock.MustNew(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
+		"Idempotency":          echolock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
+		"Once":                 echolock.MustNew(l, "c:{param.id}", once),
 	} {
 		runs, seen := 0, error(nil)
 		log := func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -96,7 +96,7 @@ func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	runs := 0
-	server := serve(t, echolock.New(l, "d:{param.id}", once), func(c echo.Context) error {
+	server := serve(t, echolock.MustNew(l, "d:{param.id}", once), func(c echo.Context) error {
 		runs++
 		return errors.Join(c.String(http.StatusCreated, "paid"), errBank)
 	})
@@ -122,7 +122,7 @@ func TestAHandlerThatReturnsNilHasSucceeded(t *testing.T) {
 		"not found": {func(echo.Context) error { return echo.ErrNotFound }, 404},
 	} {
 		runs := 0
-		server := serve(t, echolock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c echo.Context) error {
+		server := serve(t, echolock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c echo.Context) error {
 			runs++
 			return tc.h(c)
 		})
@@ -155,12 +155,12 @@ func TestPartsOfEcho(t *testing.T) {
 			return err
 		}
 	}
-	server := serve(t, echolock.New(l, "order:{param.id|int}:{value.user}:{ip}:{body.sku}"), nil, set, watch)
+	server := serve(t, echolock.MustNew(l, "order:{param.id|int}:{value.user}:{ip}:{body.sku}"), nil, set, watch)
 	code, _, _ := send(t, server, "/orders/042", `{"sku":"pen"}`)
 	if code != 409 || got.Key != "order:42:ann:127.0.0.1:pen" || outcome == nil || outcome.Code != httplock.CodeBusy {
 		t.Errorf("%d, %+v, %v", code, got, outcome)
 	}
-	wrong := serve(t, echolock.New(l, "order:{param.number}"), nil)
+	wrong := serve(t, echolock.MustNew(l, "order:{param.number}"), nil)
 	if code, body, _ := send(t, wrong, "/orders/1", ""); code != 500 || !strings.Contains(body, "lock-misconfigured") {
 		t.Errorf("a parameter that the route has not: %d %s", code, body)
 	}
@@ -175,7 +175,7 @@ func (f lockerFunc) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, er
 func TestALostLockIsNoSuccess(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
-	server := serve(t, echolock.New(l, "order:{param.id}"), func(c echo.Context) error {
+	server := serve(t, echolock.MustNew(l, "order:{param.id}"), func(c echo.Context) error {
 		lease, ok := echolock.FromContext(c)
 		if !ok {
 			t.Error("there is no lease")
@@ -239,7 +239,7 @@ func TestRulesGuardEchosRoutes(t *testing.T) {
 // The request for a basket locks all articles of the basket, or none of them.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
-	server := serve(t, echolock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
+	server := serve(t, echolock.MustNew(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
 		func(c echo.Context) error {
 			return c.JSON(http.StatusOK, len(locker.LeasesFromContext(c.Request().Context())))
 		})
@@ -255,11 +255,11 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 
 func TestMistakesPanic(t *testing.T) {
 	defer func() {
-		if p, _ := recover().(string); !strings.Contains(p, "echolock: New: the Locker is nil") {
+		if p, _ := recover().(string); !strings.Contains(p, "echolock: the Locker is nil") {
 			t.Errorf("%v", p)
 		}
 	}()
-	echolock.New(nil, "a")
+	echolock.MustNew(nil, "a")
 }
 
 // Echo 5 gives its handlers net/http's own request and writer. So Echo 5 needs no adapter package.
@@ -272,7 +272,7 @@ func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {
 	}
 	of := func(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	lock := httplock.Idempotency(l, idempotency.NewMemory(), "order:{param.id}",
+	lock := httplock.MustIdempotency(l, idempotency.NewMemory(), "order:{param.id}",
 		httplock.WithSuccess(func(r *http.Request, status int) bool { return of(r).err == nil && status < 400 }))
 	guard := func(next echo5.HandlerFunc) echo5.HandlerFunc {
 		return func(c *echo5.Context) error {

@@ -17,7 +17,7 @@ import (
 )
 
 // A route of Echo 4 handles one request per order at a time.
-func ExampleNew() {
+func ExampleMustNew() {
 	store := lockertest.NewMemory()
 	l, err := locker.NewFromStore(store)
 	if err != nil {
@@ -27,7 +27,7 @@ func ExampleNew() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another holder has order 43
 
 	e := echo.New()
-	lock := echolock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := echolock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
 	e.POST("/orders/:id/pay", func(c echo.Context) error {
 		lease, _ := echolock.FromContext(c) // c.Request().Context() ends if the lock is lost
 		return c.String(http.StatusOK, "paid under "+lease.Key())

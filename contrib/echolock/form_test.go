@@ -42,7 +42,7 @@ func TestAPanicLeavesNoFilesOfItsForm(t *testing.T) {
 			t.Errorf("%d files, %v: the form is not large enough for this test", len(files), err)
 		}
 		panic("out of ink")
-	}, echolock.New(l, "order:{param.id}"))
+	}, echolock.MustNew(l, "order:{param.id}"))
 	server := httptest.NewServer(e)
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)

@@ -1,6 +1,6 @@
 // Package fiberlock guards Fiber 3 routes with locks.
 //
-//	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
+//	app.Post("/orders/:id/pay", fiberlock.MustNew(l, "order:{param.id|int}"), pay)
 //
 // Package fiberlock is httplock for Fiber: keys, options and replies are the same as in httplock.
 // There are some differences, because fasthttp differs from net/http.
@@ -13,7 +13,7 @@
 // fasthttp sends a reply when all handlers have returned. So after the loss of a lock, the reply is
 // always replaced, and a client that reads slowly does not keep a lock. A body that a handler
 // streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
-// [Idempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. A
+// [NewIdempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. A
 // hijacked connection, such as a WebSocket, is also used after the release of the lock.
 //
 // fasthttp reads the body of a request before it calls a handler. In an app with

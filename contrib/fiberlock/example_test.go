@@ -17,7 +17,7 @@ import (
 )
 
 // A route of Fiber 3 handles one request per order at a time.
-func ExampleNew() {
+func ExampleMustNew() {
 	store := lockertest.NewMemory()
 	l, err := locker.NewFromStore(store)
 	if err != nil {
@@ -27,7 +27,7 @@ func ExampleNew() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another holder has order 43
 
 	app := fiber.New()
-	lock := fiberlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := fiberlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
 	app.Post("/orders/:id/pay", lock, func(c fiber.Ctx) error {
 		lease, _ := fiberlock.FromContext(c) // c.Context() ends if the lock is lost
 		return c.SendString("paid under " + lease.Key())

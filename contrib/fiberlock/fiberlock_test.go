@@ -92,10 +92,10 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	for name, guard := range map[string]fiber.Handler{
-		"New":                  fiberlock.New(l, "a:{param.id}"),
-		"WithBufferedResponse": fiberlock.New(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
-		"Idempotency":          fiberlock.Idempotency(l, idempotency.NewMemory(), "shop"),
-		"Once":                 fiberlock.New(l, "c:{param.id}", once),
+		"New":                  fiberlock.MustNew(l, "a:{param.id}"),
+		"WithBufferedResponse": fiberlock.MustNew(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
+		"Idempotency":          fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
+		"Once":                 fiberlock.MustNew(l, "c:{param.id}", once),
 	} {
 		runs := 0
 		s := serve(t, guard, func(c fiber.Ctx) error {
@@ -133,7 +133,7 @@ func TestAStoredResponseIsTheFirstOne(t *testing.T) {
 			c.Set("X-Request-Id", c.Get("X-Request-Id"))
 			return c.Next()
 		}
-		s := serve(t, fiberlock.Idempotency(l, idempotency.NewMemory(), "shop"), func(c fiber.Ctx) error {
+		s := serve(t, fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c fiber.Ctx) error {
 			runs++
 			c.Append("X-Receipt", "a")
 			return tc.h(c)
@@ -174,7 +174,7 @@ func (l *recorded) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, err
 func TestPartsOfFiberAreCopied(t *testing.T) {
 	l := &recorded{}
 	var outcome *httplock.Problem
-	s := serve(t, fiberlock.New(l, "order:{param.id}:{value.user}:{ip}:{body.sku}:{header.X-Tenant}"),
+	s := serve(t, fiberlock.MustNew(l, "order:{param.id}:{value.user}:{ip}:{body.sku}:{header.X-Tenant}"),
 		func(fiber.Ctx) error { return nil },
 		func(c fiber.Ctx) error {
 			c.Locals("user", c.Get("X-User"))
@@ -193,7 +193,7 @@ func TestPartsOfFiberAreCopied(t *testing.T) {
 	if len(l.keys) != 21 || l.keys[0] != want {
 		t.Errorf("%d keys, the first one is %q, want %q", len(l.keys), l.keys[0], want)
 	}
-	wrong := serve(t, fiberlock.New(l, "order:{param.number}"), func(fiber.Ctx) error { return nil })
+	wrong := serve(t, fiberlock.MustNew(l, "order:{param.number}"), func(fiber.Ctx) error { return nil })
 	if code, body, _ := wrong.send(t, "/orders/1", ""); code != 500 || !strings.Contains(body, "lock-misconfigured") {
 		t.Errorf("a parameter that the route has not: %d %s", code, body)
 	}
@@ -203,7 +203,7 @@ func TestPartsOfFiberAreCopied(t *testing.T) {
 func TestALostLockIsNoSuccess(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
-	s := serve(t, fiberlock.New(l, "order:{param.id}"), func(c fiber.Ctx) error {
+	s := serve(t, fiberlock.MustNew(l, "order:{param.id}"), func(c fiber.Ctx) error {
 		lease, ok := fiberlock.FromContext(c)
 		if !ok || lease.Fence() == 0 {
 			t.Error("there is no lease")
@@ -226,7 +226,7 @@ func TestALostLockIsNoSuccess(t *testing.T) {
 
 func TestAPanicFindsTheLockReleased(t *testing.T) {
 	store := lockertest.NewMemory()
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}"),
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"),
 		func(fiber.Ctx) error { panic("out of ink") }, recovery.New())
 	if code, _, _ := s.send(t, "/orders/1", ""); code != 500 || store.Len() != 0 {
 		t.Errorf("%d, %d leases", code, store.Len())
@@ -285,7 +285,7 @@ func TestRulesGuardFibersRoutes(t *testing.T) {
 // The request for a basket locks all articles of the basket, or none of them.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
 		func(c fiber.Ctx) error { return c.SendString(fmt.Sprint(len(locker.LeasesFromContext(c.Context())))) })
 	const basket = `{"items":[{"sku":"pen"},{"sku":"ink"},{"sku":"cup"}]}`
 	if code, body, _ := s.send(t, "/orders/1", basket); code != 200 || body != "3" {
@@ -326,7 +326,7 @@ func within(t *testing.T, what string, true func() bool) {
 func TestSlowClientsHoldNobodysLock(t *testing.T) {
 	large := strings.Repeat("x", 8<<20)
 	var running atomic.Int32
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", httplock.WithWait(time.Minute)),
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", httplock.WithWait(time.Minute)),
 		func(c fiber.Ctx) error {
 			running.Add(1)
 			if string(c.Body()) == "large" {
@@ -351,7 +351,7 @@ func TestSlowClientsHoldNobodysLock(t *testing.T) {
 
 func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithWait(time.Minute)),
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithWait(time.Minute)),
 		func(c fiber.Ctx) error { return c.SendString("paid") })
 	var wg sync.WaitGroup
 	for i := range 300 {
@@ -389,10 +389,10 @@ func TestABodyThatFiberStreams(t *testing.T) {
 		}
 		return c.SendString(fmt.Sprint("read ", len(c.Body())))
 	}
-	app.Post("/read", fiberlock.New(l, "read:{body.sku}", httplock.WithMaxBody(40_000)), length)
-	app.Post("/streamed", fiberlock.New(l, "streamed", httplock.WithStreamedBody()), length)
-	app.Post("/busy", fiberlock.New(&recorded{}, "busy", httplock.WithStreamedBody()), length)
-	app.Post("/large", fiberlock.New(l, "large", httplock.WithMaxBody(1000)), length)
+	app.Post("/read", fiberlock.MustNew(l, "read:{body.sku}", httplock.WithMaxBody(40_000)), length)
+	app.Post("/streamed", fiberlock.MustNew(l, "streamed", httplock.WithStreamedBody()), length)
+	app.Post("/busy", fiberlock.MustNew(&recorded{}, "busy", httplock.WithStreamedBody()), length)
+	app.Post("/large", fiberlock.MustNew(l, "large", httplock.WithMaxBody(1000)), length)
 	s := start(t, app)
 	body := `{"sku":"pen","note":"` + strings.Repeat("x", 30_000) + `"}`
 	// The unread rest of a body must not be read as the next request.
@@ -413,7 +413,7 @@ func TestAWaitIsShownToTheClient(t *testing.T) {
 	for name, opts := range map[string][]httplock.Option{"as it comes": nil, "held back": {httplock.WithBufferedResponse(1000)}} {
 		store := lockertest.NewMemory()
 		store.Occupy("order:1", 50*time.Millisecond)
-		s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}", opts...), func(c fiber.Ctx) error {
+		s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", opts...), func(c fiber.Ctx) error {
 			c.Set("Server-Timing", "db;dur=1")
 			return c.SendString("paid")
 		})
@@ -431,7 +431,7 @@ func TestAConnectionIsHijackedUnlessItsLockWasLost(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			store := lockertest.NewMemory()
 			l := lockertest.NewLocker(t, store, locker.WithTTL(200*time.Millisecond))
-			server := serve(t, fiberlock.New(l, "order:{param.id}", opt), func(c fiber.Ctx) error {
+			server := serve(t, fiberlock.MustNew(l, "order:{param.id}", opt), func(c fiber.Ctx) error {
 				if lost {
 					store.Steal("order:1")
 					<-c.Context().Done()
@@ -460,8 +460,8 @@ func TestAConnectionIsHijackedUnlessItsLockWasLost(t *testing.T) {
 
 func TestMistakesPanic(t *testing.T) {
 	for want, f := range map[string]func(){
-		"fiberlock: New: the Locker is nil":        func() { fiberlock.New(nil, "a") },
-		"fiberlock: Idempotency: the Store is nil": func() { fiberlock.Idempotency(&recorded{}, nil, "a") },
+		"fiberlock: the Locker is nil":        func() { fiberlock.MustNew(nil, "a") },
+		"fiberlock: the Store is nil": func() { fiberlock.MustIdempotency(&recorded{}, nil, "a") },
 	} {
 		if got := panicOf(f); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)

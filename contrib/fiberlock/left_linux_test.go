@@ -15,7 +15,7 @@ func TestAClientThatLeavesWaitsNoMore(t *testing.T) {
 	store := lockertest.NewMemory()
 	store.Occupy("order:1", 0)
 	codes := make(chan string, 1)
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithWait(time.Hour)),
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithWait(time.Hour)),
 		func(fiber.Ctx) error { t.Error("the handler ran"); return nil },
 		func(c fiber.Ctx) error {
 			err := c.Next()

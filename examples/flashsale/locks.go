@@ -70,5 +70,5 @@ func setnxDel(s *shop) gin.HandlerFunc {
 // latchkit guards a purchase with one line. ginlock renews the lock while the handler runs. If
 // the lock is lost, the handler's context ends. The release never frees another buyer's lock.
 func latchkit(s *shop) gin.HandlerFunc {
-	return ginlock.New(s.locks, "sku:{param.id}", httplock.WithTTL(lockTTL), httplock.WithWait(lockWait))
+	return ginlock.MustNew(s.locks, "sku:{param.id}", httplock.WithTTL(lockTTL), httplock.WithWait(lockWait))
 }

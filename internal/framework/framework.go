@@ -68,3 +68,11 @@ func (resumer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func CarryForms(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }
+
+// Must returns v, or panics with the text of err.
+func Must[T any](v T, err error) T {
+	if err != nil {
+		panic(err.Error())
+	}
+	return v
+}

@@ -24,11 +24,11 @@ import (
 func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}", httplock.New(l, k, opts...)(h))
+	mux.Handle("POST /orders/{id}", httplock.MustNew(l, k, opts...)(h))
 	r := chi.NewRouter()
-	r.With(httplock.New(l, k, opts...)).Post("/orders/{id}", h)
+	r.With(httplock.MustNew(l, k, opts...)).Post("/orders/{id}", h)
 	e := gin.New()
-	e.POST("/orders/:id", ginlock.New(l, k, opts...), func(c *gin.Context) { h(c.Writer, c.Request) })
+	e.POST("/orders/:id", ginlock.MustNew(l, k, opts...), func(c *gin.Context) { h(c.Writer, c.Request) })
 	return map[string]http.Handler{"net/http": mux, "chi": r, "Gin": e}
 }
 
@@ -169,7 +169,7 @@ func TestABasketOfThree(t *testing.T) {
 // refused at once, as a mistake of the program.
 func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	inner := httplock.New(l, "order:{param.id}", httplock.WithWait(time.Hour))
+	inner := httplock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Hour))
 	ran := inner(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler ran") }))
 	for name, door := range guarded(l, "order:{param.id}", ran.ServeHTTP) {
 		if name == "Gin" {
@@ -180,7 +180,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 		}
 	}
 	e := gin.New()
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Hour)),
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Hour)),
 		func(*gin.Context) { t.Error("the handler ran") })
 	if w := exchange(e, "/orders/1", ""); w.Code != 500 {
 		t.Errorf("Gin: %d %s", w.Code, w.Body)

@@ -35,11 +35,11 @@ func doors(t *testing.T, l locker.Locker, h http.HandlerFunc, opts ...httplock.O
 	t.Helper()
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
-	guard, run := ginlock.New(l, "order:{param.id}", opts...), func(c *gin.Context) { h(c.Writer, c.Request) }
+	guard, run := ginlock.MustNew(l, "order:{param.id}", opts...), func(c *gin.Context) { h(c.Writer, c.Request) }
 	e.Any("/orders/:id", guard, run)
 	e.Handle("PURGE", "/orders/:id", guard, run)
 	mux := http.NewServeMux()
-	mux.Handle("/orders/{id}", httplock.New(l, "order:{param.id}", opts...)(h))
+	mux.Handle("/orders/{id}", httplock.MustNew(l, "order:{param.id}", opts...)(h))
 	servers := make(map[string]*httptest.Server)
 	for name, door := range map[string]http.Handler{"net/http": mux, "Gin": e} {
 		server := httptest.NewServer(door)

@@ -26,9 +26,9 @@ import (
 func fronts(l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders/{id}", httplock.New(l, "order:{param.id}", opts...)(h))
+	mux.Handle("POST /orders/{id}", httplock.MustNew(l, "order:{param.id}", opts...)(h))
 	e := gin.New()
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}", opts...), func(c *gin.Context) { h(c.Writer, c.Request) })
+	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}", opts...), func(c *gin.Context) { h(c.Writer, c.Request) })
 	return map[string]http.Handler{"net/http": mux, "Gin": e}
 }
 

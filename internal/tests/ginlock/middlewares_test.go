@@ -126,7 +126,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				e.Use(otelgin.Middleware("shop", otelgin.WithTracerProvider(tracers), otelgin.WithMeterProvider(noop.NewMeterProvider()),
 					otelgin.WithSpanNameFormatter(func(c *gin.Context) string { return c.Request.Method + " " + c.FullPath() })))
 				e.Use(limited(tc.within))
-				e.POST("/orders/:id", ginlock.New(l, "order:{param.id}", tc.opts...), func(c *gin.Context) {
+				e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}", tc.opts...), func(c *gin.Context) {
 					if _, held := ginlock.FromContext(c); !held {
 						t.Error("there is no lease")
 					}

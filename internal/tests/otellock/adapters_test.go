@@ -44,13 +44,13 @@ const secret = "order:canary"
 // is the constant secret, and calls work under the lock.
 var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
-		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
+		h := httplock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
 			http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { work(r.Context()) }))
 		h.ServeHTTP(httptest.NewRecorder(), posted(t))
 	},
 	"ginlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		r := gin.New()
-		r.POST("/", ginlock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute)), func(c *gin.Context) { work(c.Request.Context()) })
+		r.POST("/", ginlock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(time.Minute)), func(c *gin.Context) { work(c.Request.Context()) })
 		r.ServeHTTP(httptest.NewRecorder(), posted(t))
 	},
 	"grpclock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {

@@ -26,7 +26,7 @@ func TestTheSpanAroundARequestShowsWaitsAndReplays(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
 		store := lockertest.NewMemory()
 		l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer))
-		h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(httplock.New(l, "order:42")(
+		h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(httplock.MustNew(l, "order:42")(
 			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })))
 		store.Occupy("order:42", 2*time.Second)
 		for i, want := range []string{"name=order result=acquired wait.duration=2", "name=idempotency result=replayed"} {

@@ -39,13 +39,13 @@ import (
 var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"echolock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		e := echo.New()
-		lock := echolock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
+		lock := echolock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
 		e.POST("/", func(c echo.Context) error { work(c.Request().Context()); return nil }, lock)
 		e.ServeHTTP(httptest.NewRecorder(), posted(t))
 	},
 	"fiberlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		app := fiber.New()
-		lock := fiberlock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
+		lock := fiberlock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))
 		app.Post("/", lock, func(c fiber.Ctx) error { work(c.Context()); return nil })
 		reply, err := app.Test(posted(t), fiber.TestConfig{Timeout: 0})
 		if err != nil {

@@ -259,10 +259,10 @@ var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*h
 				see(p)
 			}
 		})
-		guard := ginlock.New
+		guard := ginlock.MustNew
 		if x.remote != nil {
 			guard = func(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
-				return ginlock.Idempotency(l, x.remote, "shop", opts...)
+				return ginlock.MustIdempotency(l, x.remote, "shop", opts...)
 			}
 		}
 		e.POST("/orders/:id", guard(w.locker, x.key, x.opts...), func(c *gin.Context) {
@@ -283,9 +283,9 @@ var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*h
 		}))
 		middleware := func() func(http.Handler) http.Handler {
 			if x.remote != nil {
-				return httplock.Idempotency(w.locker, x.remote, "shop", opts...)
+				return httplock.MustIdempotency(w.locker, x.remote, "shop", opts...)
 			}
-			return httplock.New(w.locker, x.key, opts...)
+			return httplock.MustNew(w.locker, x.key, opts...)
 		}()
 		mux := http.NewServeMux()
 		mux.Handle(root, middleware(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

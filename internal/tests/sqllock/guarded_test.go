@@ -24,9 +24,9 @@ import (
 func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
-	mux.Handle("POST /accounts/{id}", httplock.New(l, "account:{param.id}")(h))
+	mux.Handle("POST /accounts/{id}", httplock.MustNew(l, "account:{param.id}")(h))
 	e := gin.New()
-	e.POST("/accounts/:id", ginlock.New(l, "account:{param.id}"), func(c *gin.Context) { h.ServeHTTP(c.Writer, c.Request) })
+	e.POST("/accounts/:id", ginlock.MustNew(l, "account:{param.id}"), func(c *gin.Context) { h.ServeHTTP(c.Writer, c.Request) })
 	return map[string]http.Handler{"net/http": mux, "Gin": e}
 }
 
@@ -104,7 +104,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		once := httplock.Idempotency(l, answers, "t")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		once := httplock.MustIdempotency(l, answers, "t")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			tx, ok := sqllock.TxFromContext(r.Context())
 			if !ok {
 				t.Error("the handler has no transaction")
