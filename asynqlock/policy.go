@@ -43,7 +43,8 @@ func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
 
 // Wait makes a task wait in its worker for its key, for at most d, before the key counts as busy.
 // The wait ends before the task's time-out, because asynq would count a time-out as a retry.
-// Default: no wait.
+// Without a Wait, a call waits as long as its caller's context allows; an adapter that answers a
+// client limits the wait to 5 s; a worker does not wait but puts the task off.
 func Wait(d time.Duration) Policy {
 	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
 }

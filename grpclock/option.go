@@ -84,7 +84,8 @@ func (c *config) validate() error {
 }
 
 // WithWait sets how long a call waits for its locks if its rule has no wait. locker.NoWait refuses
-// at once. Default: 5 s.
+// at once. Without a Wait, a call waits as long as its caller's context allows; an adapter that
+// answers a client limits the wait to 5 s; a worker does not wait but puts the task off.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
 // WithTTL sets how long the lock server keeps a lock when this process dies, if the rule has no

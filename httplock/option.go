@@ -116,7 +116,9 @@ func (c *config) refuse(bad bool, format string, args ...any) bool {
 // buffers returns true if a response is held back until the lock's end is confirmed.
 func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
 
-// WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
+// WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Without a
+// Wait, a call waits as long as its caller's context allows; an adapter that answers a client
+// limits the wait to 5 s; a worker does not wait but puts the task off.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
 // WithTTL sets how long the server keeps the lock when this process dies. Default: the TTL of the

@@ -46,9 +46,10 @@ type Rule struct {
 	// the next holder waits until this time is over. The lease is renewed while it is held.
 	// Default: the Locker's TTL, which is 30 s without [WithTTL].
 	TTL time.Duration
-	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt. If
-	// the server gives no answer at all, Acquire repeats its question for at most 1 s, and then
-	// fails with ErrUnavailable.
+	// Wait is the longest time to wait for the lock; NoWait: one attempt. Without a Wait, a call
+	// waits as long as its caller's context allows; an adapter that answers a client limits the
+	// wait to 5 s; a worker does not wait but puts the task off. If the server gives no answer at
+	// all, Acquire repeats its question for at most 1 s, and then fails with ErrUnavailable.
 	Wait time.Duration
 	// KeepFor keeps the key locked for this long after the grant, even if the lease is released
 	// sooner. It suppresses duplicates of a job that several schedulers start at slightly different
