@@ -198,7 +198,7 @@ func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (func(htt
 	}
 	m, err := makeIdempotency(l, cfg.store, r.Idempotency, opts)
 	if err != nil {
-		return nil, fmt.Errorf("Idempotency: %w", err)
+		return nil, fmt.Errorf("its Idempotency: %w", err)
 	}
 	return m.wrap, possible(m, route)
 }
