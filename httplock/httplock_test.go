@@ -406,7 +406,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"httplock: WithObserve(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithObserve(nil)) },
 		"httplock: WithSuccess(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithSuccess(nil)) },
 		"httplock: the secret has 3 bytes; give at least 16":   func() { httplock.MustNew(l, "a", httplock.WithSecret([]byte("abc"))) },
-		"httplock: the Store is nil; make one":         func() { httplock.MustIdempotency(l, nil, "shop") },
+		"httplock: the Store is nil; make one":                 func() { httplock.MustIdempotency(l, nil, "shop") },
 		"httplock: the key \"{nothing}\" has the part":         func() { httplock.MustNew(l, "{nothing}") },
 		"httplock: WithWait(0): a wait must have an end":       func() { httplock.MustNew(l, "a", httplock.WithWait(0)) },
 		"httplock: WithStatus(418): choose 409, 423 or 429":    func() { httplock.MustNew(l, "a", httplock.WithStatus(418)) },

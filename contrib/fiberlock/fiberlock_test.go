@@ -460,8 +460,8 @@ func TestAConnectionIsHijackedUnlessItsLockWasLost(t *testing.T) {
 
 func TestMistakesPanic(t *testing.T) {
 	for want, f := range map[string]func(){
-		"fiberlock: the Locker is nil":        func() { fiberlock.MustNew(nil, "a") },
-		"fiberlock: the Store is nil": func() { fiberlock.MustIdempotency(&recorded{}, nil, "a") },
+		"fiberlock: the Locker is nil": func() { fiberlock.MustNew(nil, "a") },
+		"fiberlock: the Store is nil":  func() { fiberlock.MustIdempotency(&recorded{}, nil, "a") },
 	} {
 		if got := panicOf(f); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)
