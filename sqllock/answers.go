@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/sleep"
@@ -13,39 +12,35 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// Answers is an idempotency.Transactor that keeps the answers to requests in the database of the
-// work. The answer and the work are committed in one transaction. So an answer is stored if and
-// only if the work was done, even if a process dies at the worst moment or the lock server loses
-// its data. The work gets its transaction from [TxFromContext]. [NewAnswers] returns Answers.
-type Answers struct {
-	db   Beginner
-	h    *DB
-	call *call // has no function
-}
+// answers is the Transactor of NewAnswers.
+type answers struct{ h *DB }
 
-var _ idempotency.Transactor = (*Answers)(nil)
-
-// NewAnswers returns Answers in the table PREFIXanswer of db, which [Handle.Migrate] creates. The
-// options are those of [New], for the transactions of the work.
-func NewAnswers(db Beginner, opts ...Option) (*Answers, error) {
-	h, err := New(nil, db, append(slices.Clip(opts), WithRetries(0))...)
-	if err != nil {
-		return nil, err
+// NewAnswers returns an idempotency.Transactor that keeps the answers to requests in the database
+// of the work, in the table PREFIXanswer, which [Handle.Migrate] creates. The answer and the work
+// are committed in one transaction. So an answer is stored if and only if the work was done, even
+// if a process dies at the worst moment or the lock server loses its data. The work gets its
+// transaction from [TxFromContext]. This transaction claims every lease of its context, as
+// [Handle.Within] does, and is not retried. If the context has no lease, nothing is claimed.
+// [Handle.Purge] removes answers whose lifetime is over.
+func NewAnswers(db *DB) (idempotency.Transactor, error) {
+	if db == nil {
+		return nil, errors.New("sqllock: NewAnswers: the database is nil")
 	}
-	return &Answers{db, h, &call{base: h.base}}, nil
+	once := *db.base
+	once.retries = 0
+	return &answers{&DB{&once, db.bind}}, nil
 }
 
 type answersKey struct{}
 
 // inTransact is the value in the context of Transact's work.
 type inTransact struct {
-	answers *Answers
+	answers *answers
 	tx      *Tx
 }
 
-// Transact runs work once, in a transaction that claims every lease of ctx, as [Handle.Within]
-// does. If ctx has no lease, nothing is claimed.
-func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) error) error {
+// Transact implements idempotency.Transactor.
+func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) error) error {
 	var failed error
 	fn := func(ctx context.Context, tx *Tx) error {
 		failed = work(context.WithValue(ctx, answersKey{}, inTransact{a, tx}))
@@ -64,18 +59,19 @@ func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) e
 }
 
 // plain runs fn in a transaction that claims nothing, and commits it.
-func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	s, err := openStandard(ctx, a.db, a.call.dialect, nil)
+func (a *answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
+	_, begun, err := a.h.begin(ctx, nil)
 	if err != nil {
 		return err
 	}
+	s := begun.(*standard)
 	done := false
 	defer func() {
 		if !done { // an error, or a panic
 			_ = s.Rollback(ctx)
 		}
 	}()
-	tx := newTx(&attempt{call: a.call, tx: s}, s)
+	tx := newTx(&attempt{call: &call{base: a.h.base}, tx: s}, s)
 	if err := fn(context.WithValue(ctx, txKey{}, tx), tx); err != nil {
 		return err
 	}
@@ -87,7 +83,7 @@ func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx
 }
 
 // Load implements idempotency.Store.
-func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record, err error) {
+func (a *answers) Load(ctx context.Context, key string) (rec idempotency.Record, err error) {
 	err = a.inSeparateTx(ctx, key, func(q querier) error {
 		rec, _, err = a.load(ctx, q, key, "answer_load")
 		return err
@@ -97,7 +93,7 @@ func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record,
 
 // Swap implements idempotency.Store. If ctx is the context of Transact's work, Swap uses the
 // transaction of this work.
-func (a *Answers) Swap(ctx context.Context, key string, old, next idempotency.Record, lifetime time.Duration) (now idempotency.Record, err error) {
+func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Record, lifetime time.Duration) (now idempotency.Record, err error) {
 	swap := func(q querier) error {
 		now, err = a.swap(ctx, q, key, old, next, lifetime)
 		return err
@@ -113,7 +109,7 @@ func (a *Answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 }
 
 // swap replaces old by next with q, if the key has old.
-func (a *Answers) swap(
+func (a *answers) swap(
 	ctx context.Context, q querier, key string, old, next idempotency.Record, lifetime time.Duration,
 ) (idempotency.Record, error) {
 	now, exists, err := a.load(ctx, q, key, "answer_lock")
@@ -127,26 +123,13 @@ func (a *Answers) swap(
 	expires := time.Now().Add(lifetime).UnixMilli()
 	switch {
 	case next.Run == "":
-		_, err = q.ExecContext(ctx, a.call.stmts["answer_remove"], []byte(key))
+		_, err = q.ExecContext(ctx, a.h.stmts["answer_remove"], []byte(key))
 	case exists:
-		_, err = q.ExecContext(ctx, a.call.stmts["answer_update"], []byte(next.Run), open, next.Answer, expires, []byte(key))
+		_, err = q.ExecContext(ctx, a.h.stmts["answer_update"], []byte(next.Run), open, next.Answer, expires, []byte(key))
 	default:
-		_, err = q.ExecContext(ctx, a.call.stmts["answer_insert"], []byte(key), []byte(next.Run), open, next.Answer, expires)
+		_, err = q.ExecContext(ctx, a.h.stmts["answer_insert"], []byte(key), []byte(next.Run), open, next.Answer, expires)
 	}
 	return next, err
-}
-
-// Purge removes expired Records, and returns how many it has removed. Run it daily.
-func (a *Answers) Purge(ctx context.Context) (removed int64, err error) {
-	err = a.inSeparateTx(ctx, "", func(q querier) error {
-		r, err := q.ExecContext(ctx, a.call.stmts["answer_purge"], time.Now().UnixMilli())
-		if err != nil {
-			return err
-		}
-		removed, err = r.RowsAffected()
-		return err
-	})
-	return removed, err
 }
 
 // checkAnswerKey refuses keys that are too long for an index. A key may contain any bytes.
@@ -166,16 +149,16 @@ type querier interface {
 
 // inSeparateTx runs work in a separate transaction, for a valid key. If this transaction collides
 // with another transaction, inSeparateTx repeats it.
-func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q querier) error) error {
+func (a *answers) inSeparateTx(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.call.answer)
+	ctx, cancel := context.WithTimeout(ctx, a.h.answer)
 	defer cancel()
 	var err error
 	for pause := range betweenTries {
-		err = a.call.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
-		collided := a.call.dialect.isTemporary(err) || a.call.dialect.isDuplicate(err)
+		err = a.h.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
+		collided := a.h.dialect.isTemporary(err) || a.h.dialect.isDuplicate(err)
 		if err == nil || !collided || !sleep.For(ctx, pause) {
 			break
 		}
@@ -188,10 +171,10 @@ func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q quer
 
 // load returns the Record of key, which it reads with query. The result exists reports whether
 // there is a row, which may have expired.
-func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, exists bool, err error) {
+func (a *answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, exists bool, err error) {
 	var open, expires int64
 	var run []byte
-	err = q.QueryRowContext(ctx, a.call.stmts[query], []byte(key)).Scan(&run, &open, &rec.Answer, &expires)
+	err = q.QueryRowContext(ctx, a.h.stmts[query], []byte(key)).Scan(&run, &open, &rec.Answer, &expires)
 	if errors.Is(err, sql.ErrNoRows) {
 		return rec, false, nil
 	}

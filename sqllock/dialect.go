@@ -25,14 +25,6 @@ const (
 
 var dialectNames = [...]string{Postgres: "postgres", MySQL: "mysql", SQLite: "sqlite"}
 
-// String returns the dialect's name, such as "postgres".
-func (d Dialect) String() string {
-	if d.isValid() {
-		return dialectNames[d]
-	}
-	return "unknown"
-}
-
 // isValid reports whether d is one of the dialects above.
 func (d Dialect) isValid() bool { return d >= Postgres && d <= SQLite }
 
@@ -110,7 +102,7 @@ func (d Dialect) statements(prefix string) statements {
 		return s.(statements)
 	}
 	all := make(statements)
-	for _, folder := range []string{"sql", "sql/" + d.String()} { // the later statement replaces the earlier
+	for _, folder := range []string{"sql", "sql/" + dialectNames[d]} { // the later statement replaces the earlier
 		entries, _ := files.ReadDir(folder) // the folder is embedded, so it exists
 		for _, e := range entries {
 			text, _ := files.ReadFile(folder + "/" + e.Name()) // no text for a folder

@@ -98,7 +98,7 @@ func (d Dialect) code(err error) string {
 		return state(err)
 	}
 	if n := d.number(err); n != 0 {
-		return fmt.Sprintf("%s_%d", d, n)
+		return fmt.Sprintf("%s_%d", dialectNames[d], n)
 	}
 	return ""
 }

@@ -35,8 +35,8 @@ type Ages struct {
 	Fences time.Duration
 }
 
-// Purge removes the rows that have reached their ages, and returns how many it has removed. Run
-// Purge daily.
+// Purge removes the rows that have reached their ages, and the answers of [NewAnswers] whose
+// lifetime is over. It returns how many rows it has removed. Run Purge daily.
 func (h *Handle[T]) Purge(ctx context.Context, ages Ages) (removed int64, err error) {
 	for _, table := range []struct {
 		name          string
@@ -47,19 +47,18 @@ func (h *Handle[T]) Purge(ctx context.Context, ages Ages) (removed int64, err er
 				locker.ErrInvalidRule, table.age, table.name, table.shortest.Hours())
 		}
 	}
-	if ages.Ledger > 0 {
-		removed, err = h.forget(ctx, "forget", idAt(time.Now().Add(-ages.Ledger)))
+	now := time.Now()
+	removed, err = h.forget(ctx, "answer_purge", now.UnixMilli())
+	purge := func(age time.Duration, table func() (int64, error)) {
+		if age > 0 && err == nil {
+			var n int64
+			n, err = table()
+			removed += n
+		}
 	}
-	if ages.Operations > 0 && err == nil {
-		var names int64
-		names, err = h.forget(ctx, "operations_forget", seconds(ages.Operations))
-		removed += names
-	}
-	if ages.Fences > 0 && err == nil {
-		var fences int64
-		fences, err = h.purgeFences(ctx, ages.Fences)
-		removed += fences
-	}
+	purge(ages.Ledger, func() (int64, error) { return h.forget(ctx, "forget", idAt(now.Add(-ages.Ledger))) })
+	purge(ages.Operations, func() (int64, error) { return h.forget(ctx, "operations_forget", seconds(ages.Operations)) })
+	purge(ages.Fences, func() (int64, error) { return h.purgeFences(ctx, ages.Fences) })
 	return removed, err
 }
 

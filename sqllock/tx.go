@@ -26,7 +26,7 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 
 // Fence returns the fence of the lease. If the transaction has several leases, Fence returns the
 // fence of the first key. Use it in checks on single rows: see [FencedUpdate]. In a transaction of
-// [Answers] without a lease, Fence returns 0.
+// [NewAnswers] without a lease, Fence returns 0.
 func (c *Claim) Fence() uint64 {
 	if len(c.attempt.leases) == 0 {
 		return 0
@@ -66,7 +66,7 @@ func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 type txKey struct{}
 
 // TxFromContext returns the innermost transaction of database/sql that ctx belongs to. Use it in
-// code that the function of [Handle.Do] or of a similar call runs, and in the work of [Answers].
+// code that the function of [Handle.Do] or of a similar call runs, and in the work of [NewAnswers].
 func TxFromContext(ctx context.Context) (*Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*Tx)
 	return tx, ok

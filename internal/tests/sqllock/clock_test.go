@@ -36,7 +36,7 @@ func setBack(t *testing.T, server *redistest.Server) {
 // This test is not parallel, because it sets the environment of the servers that it starts.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
-		t.Run(d.String(), func(t *testing.T) {
+		t.Run(nameOf[d], func(t *testing.T) {
 			db := newDatabase(t, d)
 			server := redistest.Start(t, "--dir", t.TempDir())
 			keys := []string{"account:1", "account:2", "account:3"}

@@ -60,7 +60,7 @@ var counter = proc.Register("counter", func(args []string) {
 // is in the account exactly once.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria} {
-		t.Run(d.String(), func(t *testing.T) {
+		t.Run(nameOf[d], func(t *testing.T) {
 			db := newDatabase(t, d)
 			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 1")
 			var all []*proc.Child

@@ -19,7 +19,7 @@ var isolations = []sql.IsolationLevel{
 func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria} {
 		for _, level := range isolations {
-			t.Run(d.String()+" "+level.String(), func(t *testing.T) {
+			t.Run(nameOf[d]+" "+level.String(), func(t *testing.T) {
 				t.Parallel()
 				db := newDatabase(t, d)
 				l, _ := memory(t)

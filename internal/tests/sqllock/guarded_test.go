@@ -100,7 +100,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = newer.Close(context.Background()) }()
-		answers, err := sqllock.NewAnswers(db)
+		answers, err := sqllock.NewAnswers(handle(t, nil, db))
 		if err != nil {
 			t.Fatal(err)
 		}

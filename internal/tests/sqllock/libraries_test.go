@@ -134,7 +134,7 @@ func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 		{"database/sql", postgres}, {"database/sql", maria}, {"pgx", postgres},
 		{"gorm", postgres}, {"gorm", maria}, {"sqlx", postgres}, {"sqlx", maria},
 	} {
-		t.Run(fmt.Sprintf("%s on %v", tc.library, tc.d), func(t *testing.T) {
+		t.Run(tc.library+" on "+nameOf[tc.d], func(t *testing.T) {
 			db := newDatabase(t, tc.d)
 			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 1")
 			var all []*proc.Child

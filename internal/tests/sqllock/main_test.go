@@ -125,6 +125,8 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
+var nameOf = map[sqllock.Dialect]string{postgres: "postgres", maria: "mysql", sqlite: "sqlite"}
+
 // forEach runs the test once for each kind of database, on a new database. If the caller names
 // kinds, forEach uses only these kinds.
 func forEach(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
@@ -133,7 +135,7 @@ func forEach(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllo
 		kinds = []sqllock.Dialect{postgres, maria, sqlite}
 	}
 	for _, d := range kinds {
-		t.Run(d.String(), func(t *testing.T) {
+		t.Run(nameOf[d], func(t *testing.T) {
 			t.Parallel()
 			test(t, newDatabase(t, d))
 		})

@@ -133,7 +133,7 @@ func BenchmarkDo(b *testing.B) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		db := newDatabase(b, d)
 		l, _ := memory(b)
-		b.Run(d.String()+"/transaction", func(b *testing.B) {
+		b.Run(nameOf[d]+"/transaction", func(b *testing.B) {
 			for b.Loop() {
 				tx, err := db.BeginTx(b.Context(), nil)
 				if err != nil {
@@ -147,7 +147,7 @@ func BenchmarkDo(b *testing.B) {
 				}
 			}
 		})
-		b.Run(d.String()+"/Do", func(b *testing.B) {
+		b.Run(nameOf[d]+"/Do", func(b *testing.B) {
 			for b.Loop() {
 				if err := transact(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) }); err != nil {
 					b.Fatal(err)

@@ -162,9 +162,9 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 
 func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
-		t.Run(d.String(), func(t *testing.T) {
+		t.Run(nameOf[d], func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) idempotency.Store {
-				answers, err := sqllock.NewAnswers(newDatabase(t, d))
+				answers, err := sqllock.NewAnswers(handle(t, nil, newDatabase(t, d)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -178,7 +178,7 @@ func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 // work and its answer.
 func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		answers, err := sqllock.NewAnswers(db)
+		answers, err := sqllock.NewAnswers(handle(t, nil, db))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 		db.exec(t, "UPDATE latchkit_answer SET expires = 1")
-		if n, err := answers.Purge(t.Context()); n != 1 || err != nil {
+		if n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{}); n != 1 || err != nil {
 			t.Errorf("purged %d, %v", n, err)
 		}
 	})

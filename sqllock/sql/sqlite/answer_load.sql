@@ -1,3 +1,0 @@
--- answer_load: the Record of a key.
--- ? key
-SELECT run, open, answer, expires FROM latchkit_answer WHERE name = ?
