@@ -4,6 +4,8 @@ import (
 	"database/sql/driver"
 	"embed"
 	"fmt"
+	"io/fs"
+	"path"
 	"reflect"
 	"strings"
 	"sync"
@@ -103,9 +105,9 @@ func (d Dialect) statements(prefix string) statements {
 	}
 	all := make(statements)
 	for _, folder := range []string{"sql", "sql/" + dialectNames[d]} { // the later statement replaces the earlier
-		entries, _ := files.ReadDir(folder) // the folder is embedded, so it exists
-		for _, e := range entries {
-			text, _ := files.ReadFile(folder + "/" + e.Name()) // no text for a folder
+		names, _ := fs.Glob(files, folder+"/*.sql") // the pattern is valid
+		for _, name := range names {
+			text, _ := files.ReadFile(name) // the file is embedded, so it exists
 			query := withoutComments(string(text))
 			if folder == "sql" {
 				query = d.translate(query)
@@ -113,7 +115,7 @@ func (d Dialect) statements(prefix string) statements {
 			for _, table := range tables {
 				query = strings.ReplaceAll(query, defaultPrefix+table, prefix+table)
 			}
-			all[strings.TrimSuffix(e.Name(), ".sql")] = query
+			all[strings.TrimSuffix(path.Base(name), ".sql")] = query
 		}
 	}
 	prepared.Store(wanted{d, prefix}, all)

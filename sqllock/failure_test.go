@@ -81,7 +81,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 	}
 	for d := Postgres; d <= SQLite; d++ {
 		if !d.isTemporary(driver.ErrBadConn) || d.isRefusal(driver.ErrBadConn) || d.isRefusal(sql.ErrTxDone) {
-			t.Errorf("%v: a connection that is gone takes the transaction with it, but not a COMMIT", d)
+			t.Errorf("%s: a connection that is gone takes the transaction with it, but not a COMMIT", dialectNames[d])
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestAnErrorThatReportsIdlenessIsErrIdle(t *testing.T) {
 	for d, err := range map[Dialect]error{Postgres: stateErr("25P03"), MySQL: &MySQLError{4031}} {
 		i := idleness{dialect: d, limit: time.Hour}
 		if got := i.judge(err); !errors.Is(got, ErrIdle) || !errors.Is(got, err) {
-			t.Errorf("%v: %v", d, got)
+			t.Errorf("%s: %v", dialectNames[d], got)
 		}
 	}
 	if got := (&idleness{dialect: MySQL, limit: time.Hour}).judge(&MySQLError{1213}); got != nil {
@@ -102,16 +102,16 @@ func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
 	for d := Postgres; d <= SQLite; d++ {
 		for name, text := range d.statements("app.my_") {
 			if strings.Contains(text, "--") || text == "" || strings.HasSuffix(text, ";") {
-				t.Errorf("%v %s: %q", d, name, text)
+				t.Errorf("%s %s: %q", dialectNames[d], name, text)
 			}
 			if strings.Contains(text, "latchkit_fence") || strings.Contains(text, "latchkit_ledger") {
-				t.Errorf("%v %s keeps the usual name: %s", d, name, text)
+				t.Errorf("%s %s keeps the usual name: %s", dialectNames[d], name, text)
 			}
 		}
 		all := slices.Sorted(maps.Keys(d.statements(defaultPrefix)))
 		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "operation", "proof", "recall"} {
 			if !slices.Contains(all, needed) {
-				t.Errorf("%v lacks %s, has %v", d, needed, all)
+				t.Errorf("%s lacks %s, has %v", dialectNames[d], needed, all)
 			}
 		}
 	}
