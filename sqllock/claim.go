@@ -15,17 +15,19 @@ import (
 // still open. Then enter writes the caller's operation.
 func (a *attempt) enter(ctx context.Context) error {
 	defer a.idle.touch()
-	enter := a.enterSQLite
+	var err error
 	switch a.dialect {
 	case Postgres:
-		enter = a.enterPostgres
+		err = a.enterPostgres(ctx)
 	case MySQL:
-		enter = a.enterMySQL
+		err = a.enterMySQL(ctx)
+	default:
+		err = a.enterSQLite(ctx)
 	}
-	if err := enter(ctx); err != nil || !a.hasOperation {
-		return err
+	if err == nil && a.hasOperation {
+		err = a.writeOperation(ctx)
 	}
-	return a.writeOperation(ctx)
+	return err
 }
 
 // writeOperation writes the caller's operation, or returns locker.ErrDone if the operation is done.
