@@ -10,8 +10,8 @@ import (
 // nothing to its waiters or servers, as if its process had ended. Silence returns the names of the
 // channels.
 func Silence(s store.Store) (channels []string) {
-	if s, ok := s.(interface{ end() []string }); ok {
-		return s.end()
+	if inbox := s.(*Store).inbox; inbox != nil {
+		return inbox.end()
 	}
 	return nil
 }
@@ -29,7 +29,5 @@ func (s *Subscriptions) end() (channels []string) {
 // DelayLeaving sets the time after which a Store on a cluster unsubscribes from an unused channel.
 // Call it before the first wait.
 func DelayLeaving(s store.Store, d time.Duration) {
-	s.(interface{ delayLeaving(time.Duration) }).delayLeaving(d)
+	s.(*Store).inbox.unusedLimit = d
 }
-
-func (s *Subscriptions) delayLeaving(d time.Duration) { s.unusedLimit = d }
