@@ -155,6 +155,11 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
+	select {
+	case <-e.closing:
+		return none, &Error{Op: op, Key: key, Err: ErrClosed}
+	default:
+	}
 	var value T
 	var err error
 	answered := make(chan struct{})

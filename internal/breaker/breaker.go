@@ -39,9 +39,10 @@ const (
 type Breaker struct {
 	locker locker.Locker
 
-	mu    sync.Mutex
-	state state
-	asked time.Time // half open: when the last request was sent to the server
+	mu      sync.Mutex
+	state   state
+	asked   time.Time // half open: when the last request was sent to the server
+	probing bool      // a probe in the background is under way, or will begin
 }
 
 type state uint8
@@ -103,24 +104,26 @@ func (b *Breaker) Try(ctx context.Context, key string, ask func(ctx context.Cont
 	if w.granted {
 		return err
 	}
-	if w.outage != nil {
+	if w.outage != nil && err != nil { // without an error, a stored answer came while the server was given up
 		err = w.outage
 	}
 	b.learn(key, err)
 	return err
 }
 
-// learn records the error of a request that did not get its lock.
+// learn records the error of a request that did not get its lock. The ErrDone of a stored response,
+// and the ErrUnavailable of a store of responses, say nothing about the lock server.
 func (b *Breaker) learn(key string, err error) {
-	_, refused := errtype.As[*locker.Error](err) // the ErrDone of a stored response is none of the Locker
+	_, ofLocker := errtype.As[*locker.Error](err)
 	switch {
-	case errors.Is(err, locker.ErrBusy) || refused && errors.Is(err, locker.ErrDone):
+	case errors.Is(err, locker.ErrBusy) || ofLocker && errors.Is(err, locker.ErrDone):
 		b.answered()
-	case errors.Is(err, locker.ErrUnavailable):
+	case ofLocker && errors.Is(err, locker.ErrUnavailable):
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.state != open {
-			b.state = open
+		b.state = open
+		if !b.probing {
+			b.probing = true
 			b.probeLater(key)
 		}
 	}
@@ -134,17 +137,19 @@ func (b *Breaker) answered() {
 }
 
 // probeLater probes the server after a pause, again and again until the server answers. So b does
-// not stay open when no requests come. A Locker that was closed answers, too.
+// not stay open when no requests come. A Locker that was closed answers with ErrClosed, which ends
+// the probes.
 func (b *Breaker) probeLater(key string) {
 	time.AfterFunc(pause, func() {
 		err := b.probe(context.Background(), key)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		switch {
-		case b.state != open: // a request that had asked before the outage got an answer
-		case err != nil:
+		if b.state == open && err != nil {
 			b.probeLater(key)
-		default:
+			return
+		}
+		b.probing = false
+		if b.state == open { // otherwise a request that had asked before the outage got an answer
 			b.state, b.asked = halfOpen, time.Time{}
 		}
 	})

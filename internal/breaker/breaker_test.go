@@ -3,6 +3,7 @@ package breaker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,7 +11,11 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
+
+// errOutage is the error of a Locker whose server does not answer.
+var errOutage = &locker.Error{Op: locker.OpAcquire, Err: locker.ErrUnavailable}
 
 // server is a Locker whose server can stop to answer.
 type server struct {
@@ -33,7 +38,7 @@ func (s *server) Inspect(context.Context, string) (locker.Info, error) {
 func (s *server) stop(t *testing.T, b *breaker.Breaker) {
 	t.Helper()
 	s.down.Store(true)
-	if err := refused(t, b, locker.ErrUnavailable); !errors.Is(err, locker.ErrUnavailable) || !b.Open() {
+	if err := refused(t, b, errOutage); !errors.Is(err, locker.ErrUnavailable) || !b.Open() {
 		t.Fatalf("%v, open: %v", err, b.Open())
 	}
 }
@@ -72,6 +77,57 @@ func TestTheEndOfAnOutageIsNoticedWithoutRequests(t *testing.T) {
 		}
 		if b.Open() {
 			t.Error("the first request after the outage does not ask")
+		}
+	})
+}
+
+// A store of responses may be on a server of its own. Its outage is none of the lock server, so the
+// requests without a response keep their locks.
+func TestAnOutageOfAStoreOfResponsesOpensNothing(t *testing.T) {
+	b := breaker.New(&server{})
+	if err := refused(t, b, fmt.Errorf("%w: the store does not answer", locker.ErrUnavailable)); !errors.Is(err, locker.ErrUnavailable) || b.Open() {
+		t.Errorf("%v, open: %v", err, b.Open())
+	}
+}
+
+// Requests that were under way when an outage began may get an answer, and other requests none: for
+// example while one master of a Cluster is down.
+func TestAServerIsProbedOnceASecondHoweverOftenItsOutageIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		b := breaker.New(s)
+		for range 5 {
+			s.stop(t, b)
+			_ = refused(t, b, locker.ErrBusy) // an answer
+		}
+		s.stop(t, b)
+		<-time.After(10500 * time.Millisecond)
+		if n := s.probes.Load(); n != 10 {
+			t.Errorf("%d probes in 10.5 s", n)
+		}
+		s.down.Store(false)
+		<-time.After(2 * time.Second)
+	})
+}
+
+// After Close, the client may be closed too, and then every call would fail as in an outage.
+func TestTheProbesOfALockerEndWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, store)
+		store.Fail(locker.OpInspect, errors.New("the client is closed"))
+		b := breaker.New(l)
+		_ = refused(t, b, errOutage)
+		<-time.After(3500 * time.Millisecond)
+		if n := store.Calls(locker.OpInspect); n != 3 {
+			t.Errorf("%d probes in 3.5 s", n)
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		<-time.After(time.Hour)
+		if n := store.Calls(locker.OpInspect); n != 3 {
+			t.Errorf("%d probes after Close", n-3)
 		}
 	})
 }
@@ -186,12 +242,12 @@ func TestAProbeDoesNotEndWorkUnderTheLock(t *testing.T) {
 func TestALockerThatCannotBeProbedIsAskedByARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := breaker.New(struct{ locker.Locker }{})
-		_ = refused(t, b, locker.ErrUnavailable)
+		_ = refused(t, b, errOutage)
 		asked := 0
 		for range 100 {
 			if !b.Open() {
 				asked++
-				_ = refused(t, b, locker.ErrUnavailable)
+				_ = refused(t, b, errOutage)
 			}
 			<-time.After(100 * time.Millisecond)
 		}
