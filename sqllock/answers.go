@@ -182,5 +182,8 @@ func (a *answers) load(ctx context.Context, q querier, key, query string) (rec i
 		return idempotency.Record{}, true, err
 	}
 	rec.Run, rec.Open = string(run), open != 0
+	if len(rec.Answer) == 0 { // some drivers read NULL as an empty slice; no encoded answer is empty
+		rec.Answer = nil
+	}
 	return rec, true, nil
 }

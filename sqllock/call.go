@@ -61,6 +61,10 @@ func (b *base) newCall(terms []term, fn work) (*call, error) {
 	if c.reads, err = b.readOnly(terms); err != nil {
 		return nil, err
 	}
+	if c.options != nil {
+		own := *c.options // a Begin of a user's Database may change it
+		c.options = &own
+	}
 	if c.reads && c.options == nil {
 		c.options = &sql.TxOptions{ReadOnly: true}
 		if b.dialect != SQLite { // SQLite has only one level

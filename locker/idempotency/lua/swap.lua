@@ -21,7 +21,7 @@ if ARGV[3] == '' then
 end
 
 local refused
-if run ~= ARGV[3] or ARGV[6] then
+if run ~= ARGV[3] or ARGV[6] or open == '' and ARGV[4] ~= '' then
   local fields = {'run', ARGV[3]}
   if ARGV[4] ~= '' then
     fields[3], fields[4] = 'open', ARGV[4]
@@ -37,5 +37,6 @@ if run ~= ARGV[3] or ARGV[6] then
   end
 end
 if ARGV[4] == '' then redis.call('HDEL', KEYS[1], 'open') end
+if not ARGV[6] then redis.call('HDEL', KEYS[1], 'answer') end -- an answer of an earlier run
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 return refused or {ARGV[3], ARGV[4], false}

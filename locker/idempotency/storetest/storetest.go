@@ -114,6 +114,11 @@ func expected(t *testing.T, b bench) {
 		t.Errorf("Swap: %+v, %v; want %+v with its answer", now, err, want)
 	}
 	b.check("a", done("2", "first"))
+	b.swap("a", done("2", "first"), begun("5")) // an answer of an earlier run goes with it
+	b.check("a", begun("5"))
+	b.swap("a", begun("5"), done("5", "x"))
+	b.swap("a", done("5", "x"), begun("5"))
+	b.check("a", begun("5"))
 	b.swapNot("b", begun("1"), done("1", "x"), none)
 	b.check("b", none)
 }
