@@ -202,6 +202,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{Wait: 1}))}, "the policies Wait and Once"},
 		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{Key: "x"}))}, "the Keys make the Key"},
 		{[]asynqlock.Option{on(asynqlock.Drop(), asynqlock.Rule(locker.Rule{Metadata: "x"}))}, "cannot be combined with Metadata"},
+		{[]asynqlock.Option{on(asynqlock.Rule(locker.Rule{TTL: time.Minute}), asynqlock.Rule(locker.Rule{KeepFor: time.Second}))}, "two Rules"},
 		{[]asynqlock.Option{on(asynqlock.Adjust(nil))}, "Adjust(nil)"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID(), asynqlock.Drop())}, "discard a task that has no duplicate"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("x:{id}"), asynqlock.Archive())}, "discard a task that has no duplicate"},

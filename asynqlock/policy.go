@@ -75,6 +75,10 @@ func Rule(base locker.Rule) Policy {
 		if base.Key != "" || base.Wait != 0 || base.OnceFor != 0 {
 			r.refuse("the Rule has a Key, a Wait or OnceFor; the Keys make the Key, and the policies Wait and Once set the others")
 		}
+		if r.based {
+			r.refuse("there are two Rules, and the second would replace the first; write their fields into one")
+		}
+		r.based = true
 		base.OnceFor = r.lock.OnceFor
 		r.lock = base
 	}
@@ -109,6 +113,7 @@ type rule struct {
 	lock   locker.Rule // the Rule, without Key and Wait
 	adjust func(context.Context, *asynq.Task, *locker.Rule)
 	unique bool
+	based  bool // there was a policy Rule
 
 	err error // the first mistake in the rule
 }
