@@ -168,7 +168,7 @@ func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, 
 
 // unguarded runs a request without a lock, because of WithFailOpen.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {
-	m.show(r, unavailable.problem(err))
+	m.show(r, unguarded.problem(err))
 	m.event(r, eventUnguarded, 0)
 	next.ServeHTTP(out, r)
 }

@@ -112,7 +112,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	})
 	switch {
 	case ran && errors.Is(err, idempotency.ErrNotStored):
-		m.report(r, unavailable.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
+		m.report(r, unrecorded.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
 		h.send()
 	case ran && err != nil:
 		m.spoiled(out, r, before, err)

@@ -135,6 +135,15 @@ func misconfigured(is error) reply {
 var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
 	title: "The lock server is unavailable", detail: "Nothing was done. Try again later."}
 
+// unrecorded and unguarded are no replies: observers get them beside the reply of the handler. With
+// unrecorded, the handler has run, and it is unknown whether the lock server, or the store, knows it.
+var (
+	unrecorded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
+		title: "The lock server is unavailable", detail: "The request was handled. It is unknown whether this was recorded."}
+	unguarded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
+		title: "The lock server is unavailable", detail: "The request is handled without a lock."}
+)
+
 // overtaken is the reply to a request whose lock ended before its handler did.
 var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,
 	title: "The lock was lost", detail: "The request was being handled, and may or may not have been completed."}
@@ -205,7 +214,7 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	case !m.buffers() && m.store == nil:
 		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
 		// written. The handler's reply is sent.
-		m.report(r, unavailable.problem(err))
+		m.report(r, unrecorded.problem(err))
 		return
 	}
 	if !begun(out) {
