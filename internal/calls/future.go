@@ -120,6 +120,7 @@ func (f *Future) Abandon() (sent bool) {
 		f.pool.hanging.Add(1)
 		if f.fate.Swap(abandoned) == answered { // the answer came at the moment when the step was abandoned
 			f.pool.hanging.Add(-1)
+			return !errors.Is(f.err, errHanging) // a step that was refused was not sent
 		}
 	}
 	return true

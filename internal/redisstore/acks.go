@@ -25,7 +25,7 @@ func (a Acks) checkClient(c Client) error {
 		return nil
 	}
 	if _, ok := c.(pipeliner); !ok {
-		return fmt.Errorf("latchkit: WithReplicaAck: a %T has no Pipeline; give a *redis.links or a *redis.ClusterClient", c)
+		return fmt.Errorf("latchkit: WithReplicaAck: a %T has no Pipeline; give a *redis.Client or a *redis.ClusterClient", c)
 	}
 	timeout := time.Duration(0)
 	switch c := c.(type) {
