@@ -32,15 +32,16 @@ import (
 // ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] needs a
 // lease with one hold only. The list says what each field of a nested Rule means:
 //
-//	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
-//	         only for the last one
-//	EndAfter   ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the first hold ends
-//	         all holds
-//	KeepFor  must end no later than KeepFor of the first hold, because the server is not asked. Otherwise
-//	         ErrUnsupported
-//	OnceFor     must be no longer than OnceFor of the first hold, which has asked whether the work is done. Otherwise
-//	         ErrUnsupported. The work counts as done if all holds with OnceFor were completed
-//	Wait     is ignored
+//	TTL       is ignored: the lease is renewed as before. Extend lengthens it for all holds, and
+//	          shortens it only for the last one
+//	EndAfter  ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the
+//	          first hold ends all holds
+//	KeepFor   must end no later than KeepFor of the first hold, because the server is not asked.
+//	          Otherwise ErrUnsupported
+//	OnceFor   must be no longer than OnceFor of the first hold, which has asked whether the work is
+//	          done. Otherwise ErrUnsupported. The work counts as done if all holds with OnceFor were
+//	          completed
+//	Wait      is ignored
 //
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
 // When the Locker is not used any more, close the Engine inside.

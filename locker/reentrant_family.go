@@ -79,7 +79,7 @@ func (f *family) enter(l *Lease) error {
 }
 
 // beginDowngrade returns true if the lease has only one part, because then the lease may become
-// Shared. OnceFor it has returned true, every later call returns true as well.
+// Shared. Once it has returned true, every later call returns true as well.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

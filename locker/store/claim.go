@@ -16,7 +16,7 @@ type Claim struct {
 
 	// Limit > 0 makes the claim a claim of a semaphore. Owner gets a permit for Weight units if,
 	// with these units, at most Limit units of the key are held. The Engine gives such claims
-	// only to a Permitter.
+	// only to a Store with [Capabilities].Permits.
 	Limit  int
 	Weight int // with Limit: at least 1
 
@@ -40,7 +40,7 @@ type Claim struct {
 	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
 	Complete     bool          // Release: set the done mark
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
-	Next         *Claim        // Release by a Carrier: an Acquire of the same key in the same step, behind all waiters
+	Next         *Claim        // Release, with Capabilities.CarriesNext: an Acquire of the same key in the same step, behind all waiters
 }
 
 // Format prints the claim without its Owner, which is a secret.
