@@ -19,7 +19,7 @@ type Class uint8
 const (
 	Renewal Class = iota // renewals, confirmations, extensions
 	Release              // releases
-	Step                 // acquires and administrative calls
+	Ask                  // acquires and administrative calls
 	Undo                 // undos and repeated releases
 	classes
 )
@@ -51,9 +51,9 @@ type Call struct {
 	Receiver Receiver
 
 	values context.Context // the context whose values the client's hooks see
-	sent   time.Time
-	hops   int8 // how many times the call was sent on to another node
-	asking bool // ASKING must come first, because the slot is moving to the node
+	sent   time.Time       // a time between the start of [Links.Send] and the sending of the call
+	hops   int8            // how many times the call was sent on to another node
+	asking bool            // ASKING must come first, because the slot is moving to the node
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used
@@ -66,8 +66,8 @@ type Call struct {
 
 // A Receiver receives the answers of calls.
 type Receiver interface {
-	// Receive gets a call that was answered. It runs on a goroutine of the link, or on the
-	// goroutine that sends a direct call, and must not block.
+	// Receive gets a call that was answered. It runs on a goroutine of [Links.Pool], or on
+	// the goroutine that sends a direct call, and must not block.
 	Receive(c *Call)
 }
 
@@ -103,9 +103,6 @@ func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
 // Values returns the context that the call was given with.
 func (c *Call) Values() context.Context { return c.values }
 
-// Sent returns a time between the start of [Links.Send] and the sending of the call.
-func (c *Call) Sent() time.Time { return c.sent }
-
 // Leave is for a caller that does not wait any more. Answer must not be used after Leave. The
 // result sent is true when the call may have been sent. A call that was still in the list will
 // never be sent.
@@ -140,9 +137,9 @@ func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underW
 // returns false when the caller has left.
 func (c *Call) markRelisted() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
-// answer ends a call that is under way, with the reply text or the error err. If the caller has
+// end ends a call that is under way, with the reply text or the error err. If the caller has
 // left, the answer is dropped.
-func (c *Call) answer(text string, err error) {
+func (c *Call) end(text string, err error) {
 	if c.fate.CompareAndSwap(underWay, answered) {
 		c.deliver(text, err)
 	}

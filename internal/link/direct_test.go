@@ -11,7 +11,7 @@ import (
 // makePrompt sends one flight that is answered at once, so the link becomes prompt.
 func makePrompt(t *testing.T, ls *Links) {
 	t.Helper()
-	c := namedCall("prompt", Step)
+	c := namedCall("prompt", Ask)
 	ls.Send(t.Context(), c)
 	checkAnswered(t, c, time.Second)
 	synctest.Wait()
@@ -24,7 +24,7 @@ func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 		makePrompt(t, ls)
 		for i := range 3 {
-			c := namedCall(fmt.Sprint(i), Step)
+			c := namedCall(fmt.Sprint(i), Ask)
 			if ls.Send(t.Context(), c); !isAnswered(c) {
 				t.Error("the answer is not there when Send returns")
 			}
@@ -45,7 +45,7 @@ func TestACallGoesByFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 				makePrompt(t, ls)
-				c := namedCall("x", Step)
+				c := namedCall("x", Ask)
 				change(ls, c)
 				if c.markListed(t.Context(), time.Now()); ls.single.tryDirect(c) {
 					t.Error("it was made directly")
@@ -60,43 +60,43 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		makePrompt(t, ls)
 		f.setDelay(promptWithin)
-		slow := namedCall("slow", Step)
+		slow := namedCall("slow", Ask)
 		ls.Send(t.Context(), slow)
 		checkAnswered(t, slow, time.Microsecond)
 		f.setDelay(time.Millisecond) // the delay ensures that a flight is not answered before Send returns
-		byFlight := namedCall("by flight", Step)
+		byFlight := namedCall("by flight", Ask)
 		if ls.Send(t.Context(), byFlight); isAnswered(byFlight) {
 			t.Error("the next call was made directly too")
 		}
 		checkAnswered(t, byFlight, time.Second)
 		synctest.Wait()
-		again := namedCall("again", Step)
+		again := namedCall("again", Ask)
 		if ls.Send(t.Context(), again); !isAnswered(again) {
 			t.Error("a flight that was answered soon does not open the way")
 		}
 	})
 }
 
-// The caller of a direct call waits for at most 250 ms, even if the call's slot began just before
+// The caller of a direct call waits for at most 250 ms, even if the call's window began just before
 // the call.
 func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
-	for _, into := range []time.Duration{0, time.Millisecond, slotLength / 2, slotLength - 1, slotLength, 3 * slotLength} {
+	for _, into := range []time.Duration{0, time.Millisecond, windowLength / 2, windowLength - 1, windowLength, 3 * windowLength} {
 		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {
 			bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 				f.obeys = true
 				makePrompt(t, ls)
-				ls.Send(t.Context(), namedCall("begins a slot", Step))
+				ls.Send(t.Context(), namedCall("begins a window", Ask))
 				time.Sleep(into) //nolint:forbidigo // in a bubble
 				f.stop()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				began := time.Now()
-				c := namedCall("hangs", Step)
+				c := namedCall("hangs", Ask)
 				if ls.Send(ctx, c); !isAnswered(c) {
 					t.Error("positive control: the call was not made directly")
 				}
 				if took := time.Since(began); took > 250*time.Millisecond {
-					t.Errorf("%v into the slot, with %v left, the caller is back after %v", into, patience, took)
+					t.Errorf("%v into the window, with %v left, the caller is back after %v", into, patience, took)
 				}
 				f.resume()
 			})
@@ -108,7 +108,7 @@ func TestACallThatFailsClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		makePrompt(t, ls)
 		f.breakWith(errNo)
-		c := namedCall("x", Step)
+		c := namedCall("x", Ask)
 		ls.Send(t.Context(), c)
 		checkFails(t, c, errNo, time.Microsecond)
 		if readLink(ls, func(l *link) bool { return l.prompt }) {
@@ -122,7 +122,7 @@ func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
 		makePrompt(t, ls)
 		func() {
 			defer func() { _ = recover() }()
-			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake panics, because it takes only strings
+			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Ask}) // the fake panics, because it takes only strings
 		}()
 		f.mu.Unlock() // the panic has left the mutex locked
 		if readLink(ls, func(l *link) bool { return l.direct > 0 }) {

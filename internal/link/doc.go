@@ -8,9 +8,11 @@
 //	links    all calls of one Locker through one client: one link, or on a Cluster one for each
 //	         master
 //	link     the calls to one node
+//	lane     the list and the flights of calls with or without WAIT
 //	list     the calls that wait for the next flight
-//	flight   the calls that are under way together, on a goroutine of the link: a single call by
+//	flight   the calls that are under way together, on a goroutine of Links.Pool: a single call by
 //	         Process, several calls as one pipeline
+//	window   the context that calls share which begin within 50 ms
 //	direct   a call that its caller makes on its own goroutine, without a list and a flight
 //	hung     a flight that has not returned in time; the link continues without it
 //

@@ -15,11 +15,11 @@ import (
 type flight struct {
 	lane  *lane
 	calls []*Call
-	ctx   *slot
+	// window is the context of the calls. It changes only while no call of the flight is under way.
+	window *window
 
 	// The link's mutex guards the fields below.
-	slot    *slot
-	place   int  // index of the flight in slot.flights
+	place   int  // index of the flight in window.flights
 	givenUp bool // the flight was given up, so its answers are dropped
 	doubt   bool // the link is not prompt, so its slots may have moved to another node
 }
@@ -38,38 +38,37 @@ func (f *flight) Run() {
 // fill takes the calls of the next flight from the lane's list. The result is false when the
 // list is empty. The caller holds the link's mutex.
 func (f *flight) fill(now time.Time) bool {
-	l := f.lane
-	if f.calls = l.takeBatch(f.calls[:0]); len(f.calls) == 0 {
+	ln := f.lane
+	if f.calls = ln.takeBatch(f.calls[:0]); len(f.calls) == 0 {
 		return false
 	}
-	f.givenUp, f.doubt = false, !l.link.prompt
-	f.ctx = l.slots.slotAt(now)
-	f.ctx.enter(f)
-	l.flying++
-	l.scheduleExtra(now.Add(promptWithin))
+	f.givenUp, f.doubt = false, !ln.link.prompt
+	ln.windows.windowAt(now).enter(f)
+	ln.flying++
+	ln.scheduleExtra(now.Add(promptWithin))
 	return true
 }
 
 // land ends the flight, and reports whether fill has prepared the next flight of this goroutine.
 // The parameters are the results of the method send.
 func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
-	l, k := f.lane, f.lane.link
-	k.mu.Lock()
+	ln, l := f.lane, f.lane.link
+	l.mu.Lock()
 	if f.givenUp {
-		k.hung--
+		l.hung--
 		f.calls = nil // f.calls is not used again, because giveUp still reads the old slice
 	} else {
-		l.flying--
-		k.crowd = len(f.calls)
-		f.slot.land(f)
-		if sent && !l.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
-			k.recordTrip(took, gotReply)
+		ln.flying--
+		l.crowd = len(f.calls)
+		f.window.land(f)
+		if sent && !ln.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
+			l.recordTrip(took, gotReply)
 		}
 	}
-	more := k.hung < k.most && l.flying < l.usual && l.n > 0 && f.fill(time.Now())
-	k.mu.Unlock()
+	more := l.hung < l.most && ln.flying < ln.usual && ln.n > 0 && f.fill(time.Now())
+	l.mu.Unlock()
 	if sent && !gotReply {
-		k.owner.reloadState()
+		l.owner.reloadState()
 	}
 	return more
 }
@@ -123,16 +122,16 @@ const (
 // replied.
 func (f *flight) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
 	if c := calls[0]; len(calls) == 1 && !f.lane.acked && !c.asking {
-		text, err := f.lane.link.sendOne(f.ctx.withValues(c.values), c, form != byName)
+		text, err := f.lane.link.sendOne(f.window.withValues(c.values), c, form != byName)
 		if c.lacksScript(err) && form != inFull {
 			return calls, true
 		}
 		f.answer(c, text, err, 0, nil)
 		return nil, isReply(err)
 	}
-	ctx := f.ctx.ctx
+	ctx := f.window.ctx
 	if len(calls) == 1 {
-		ctx = f.ctx.withValues(calls[0].values)
+		ctx = f.window.withValues(calls[0].values)
 	}
 	p := f.lane.pipe.Pipeline()
 	sent := make([]noRetryCmd, len(calls))

@@ -16,7 +16,7 @@ func TestCallsThatMeetTravelTogether(t *testing.T) {
 		f.setDelay(time.Millisecond)
 		var calls []*Call
 		for i := range 5 {
-			c := namedCall(fmt.Sprint(i), Step)
+			c := namedCall(fmt.Sprint(i), Ask)
 			ls.Send(t.Context(), c)
 			calls = append(calls, c)
 		}
@@ -32,9 +32,9 @@ func TestCallsThatMeetTravelTogether(t *testing.T) {
 func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		ls.Put(t.Context(), namedCall("first", Step))
+		ls.Put(t.Context(), namedCall("first", Ask))
 		synctest.Wait()
-		for class, n := range []int{Renewal: 20, Release: 20, Step: 200, Undo: 40} {
+		for class, n := range []int{Renewal: 20, Release: 20, Ask: 200, Undo: 40} {
 			for i := range n {
 				ls.Put(t.Context(), namedCall(fmt.Sprint(class, i), Class(class)))
 			}
@@ -62,10 +62,10 @@ func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(time.Millisecond)
-		ls.Put(t.Context(), namedCall("first", Step))
-		long := namedCall("long", Step)
+		ls.Put(t.Context(), namedCall("first", Ask))
+		long := namedCall("long", Ask)
 		long.Words = append(long.Words, string(make([]byte, mostBytes)))
-		last := namedCall("last", Step)
+		last := namedCall("last", Ask)
 		ls.Put(t.Context(), long)
 		ls.Put(t.Context(), last)
 		checkAnswered(t, last, time.Second)
@@ -87,13 +87,13 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 			makePrompt(t, ls)
 			before := len(f.sentFlights())
 			readLink(ls, func(l *link) bool { l.plain.usual = 1; return true })
-			ls.Put(t.Context(), namedCall("first", Step))
+			ls.Put(t.Context(), namedCall("first", Ask))
 			for i := range 2 {
 				large := namedCall(fmt.Sprint("large", i), Renewal)
 				large.Words = append(large.Words, string(make([]byte, largeCall)))
 				ls.Put(t.Context(), large)
 			}
-			small := namedCall("small", Step)
+			small := namedCall("small", Ask)
 			ls.Put(t.Context(), small)
 			checkAnswered(t, small, time.Second)
 			synctest.Wait()
@@ -108,7 +108,7 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		hangs := namedCall("hangs", Step)
+		hangs := namedCall("hangs", Ask)
 		ls.Put(t.Context(), hangs)
 		synctest.Wait()
 		began := time.Now()
@@ -116,11 +116,11 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		held := f.stopped
 		f.stopped = nil
 		f.mu.Unlock()
-		goesRound := namedCall("goes round", Step)
+		goesRound := namedCall("goes round", Ask)
 		ls.Put(t.Context(), goesRound)
 		checkAnswered(t, goesRound, promptWithin+time.Millisecond)
-		checkFails(t, hangs, ErrNoAnswer, flightFor+slotLength-time.Since(began))
-		after := namedCall("after", Step) // the lane is free again, although the goroutine of the hung flight still hangs
+		checkFails(t, hangs, ErrNoAnswer, flightFor+windowLength-time.Since(began))
+		after := namedCall("after", Ask) // the lane is free again, although the goroutine of the hung flight still hangs
 		ls.Put(t.Context(), after)
 		checkAnswered(t, after, time.Microsecond)
 		close(held)
@@ -131,7 +131,7 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
 		for i := range 200 { // these 200 calls begin within 800 ms
-			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
+			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Ask))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}
 		if f.mostTogether() > 16 || f.mostTogether() < 10 {
@@ -150,7 +150,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 				f.stop()
 				refused := 0
 				for range 10 * 60 * 10 {
-					c := namedCall("x", Step)
+					c := namedCall("x", Ask)
 					ls.Put(t.Context(), c)
 					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
 					select {
@@ -170,7 +170,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 				}
 				f.resume()
 				synctest.Wait()
-				c := namedCall("well again", Step)
+				c := namedCall("well again", Ask)
 				ls.Put(t.Context(), c)
 				checkAnswered(t, c, time.Microsecond)
 			})
@@ -181,7 +181,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 func TestACallThatIsListedCanBeTakenBack(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		first, second := namedCall("first", Step), namedCall("second", Step)
+		first, second := namedCall("first", Ask), namedCall("second", Ask)
 		ls.Put(t.Context(), first)
 		synctest.Wait()
 		ls.Put(t.Context(), second)
@@ -205,7 +205,7 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 		for g := range 10 {
 			work.Go(func() {
 				for i := range 10000 {
-					c := namedCall(fmt.Sprint(g, i), Step)
+					c := namedCall(fmt.Sprint(g, i), Ask)
 					ls.Put(context.Background(), c)
 					if i%2 == 0 { // every second caller leaves at the time when the answer comes
 						c.Leave()
@@ -225,15 +225,15 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(900 * time.Millisecond)
-		ls.Put(t.Context(), namedCall("first", Step))
+		ls.Put(t.Context(), namedCall("first", Ask))
 		synctest.Wait()
 		began := time.Now()
 		readLink(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another flight
 		c := namedCall("second", Renewal)
 		ls.Put(t.Context(), c)
 		checkAnswered(t, c, 2*time.Second)
-		if !c.Sent().Equal(began) {
-			t.Errorf("the call counts from %v after it was listed", c.Sent().Sub(began))
+		if !c.sent.Equal(began) {
+			t.Errorf("the call counts from %v after it was listed", c.sent.Sub(began))
 		}
 	})
 }
@@ -242,12 +242,12 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 	for trip, want := range map[time.Duration]int{50 * time.Microsecond: 1, 450 * time.Microsecond: 4, time.Second / 100: 8} {
 		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 			f.setDelay(trip)
-			first := namedCall("first", Step)
+			first := namedCall("first", Ask)
 			ls.Put(t.Context(), first)
 			checkAnswered(t, first, time.Second)
 			synctest.Wait() // now the link has noted the duration of the round trip
 			for i := range 20 {
-				ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
+				ls.Put(t.Context(), namedCall(fmt.Sprint(i), Ask))
 			}
 			synctest.Wait()
 			if n := readLink(ls, func(l *link) int { return l.plain.flying }); n != want {
@@ -261,7 +261,7 @@ func TestTheRightValuesReachTheClient(t *testing.T) {
 	type key struct{}
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 		mine := context.WithValue(t.Context(), key{}, "mine")
-		s := ls.single.directs.slotAt(time.Now())
+		s := ls.single.directs.windowAt(time.Now())
 		ctx := s.withValues(mine)
 		if ctx.Value(key{}) != "mine" {
 			t.Error("the caller's values are lost")
@@ -270,7 +270,7 @@ func TestTheRightValuesReachTheClient(t *testing.T) {
 		defer cancel()
 		time.Sleep(directFor) //nolint:forbidigo // in a bubble
 		if synctest.Wait(); child.Err() == nil {
-			t.Error("a context that was derived does not end with its slot")
+			t.Error("a context that was derived does not end with its window")
 		}
 	})
 }

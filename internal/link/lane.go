@@ -15,10 +15,10 @@ const (
 // lane is a list of calls, and the flights that take these calls. The link's mutex guards all
 // fields.
 type lane struct {
-	link  *link
-	pipe  pipeliner // nil: each flight has only one call
-	acked bool      // each flight ends with a WAIT
-	slots slots
+	link    *link
+	pipe    pipeliner // nil: each flight has only one call
+	acked   bool      // each flight ends with a WAIT
+	windows windows
 
 	queues [classes][]*Call
 	n      int     // number of calls in all queues
@@ -35,116 +35,116 @@ type lane struct {
 }
 
 // begin starts one flight with the listed calls, if there are any.
-func (l *lane) begin(now time.Time) {
-	f := &flight{lane: l}
+func (ln *lane) begin(now time.Time) {
+	f := &flight{lane: ln}
 	if f.fill(now) {
-		l.link.owner.Pool.Start(f)
+		ln.link.owner.Pool.Start(f)
 	}
 }
 
 // scheduleExtra sets a timer for the time startAt. If calls are still listed at that time, the
 // flights under way are slow, and startExtra starts one more flight.
-func (l *lane) scheduleExtra(startAt time.Time) {
-	if l.armed || l.n == 0 || l.pipe == nil {
+func (ln *lane) scheduleExtra(startAt time.Time) {
+	if ln.armed || ln.n == 0 || ln.pipe == nil {
 		return
 	}
-	l.armed = true
-	if d := time.Until(startAt); l.timer == nil {
-		l.timer = time.AfterFunc(d, l.startExtra)
+	ln.armed = true
+	if d := time.Until(startAt); ln.timer == nil {
+		ln.timer = time.AfterFunc(d, ln.startExtra)
 	} else {
-		l.timer.Reset(d)
+		ln.timer.Reset(d)
 	}
 }
 
-func (l *lane) startExtra() {
-	k := l.link
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l.armed = false
-	if l.n == 0 {
+func (ln *lane) startExtra() {
+	l := ln.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln.armed = false
+	if ln.n == 0 {
 		return
 	}
 	now := time.Now()
-	next := l.oldestTime().Add(promptWithin)
+	next := ln.oldestTime().Add(promptWithin)
 	if !now.Before(next) {
-		if l.flying < l.most {
-			l.begin(now)
+		if ln.flying < ln.most {
+			ln.begin(now)
 		}
 		next = now.Add(promptWithin)
 	}
-	l.scheduleExtra(next)
+	ln.scheduleExtra(next)
 }
 
-// putOff adds c to l.later, so that c travels with other calls. If no other call is sent within
+// putOff adds c to ln.later, so that c travels with other calls. If no other call is sent within
 // laterFor, a flight begins for c.
-func (l *lane) putOff(c *Call) {
-	l.later = append(l.later, c)
-	if l.delayed {
+func (ln *lane) putOff(c *Call) {
+	ln.later = append(ln.later, c)
+	if ln.delayed {
 		return
 	}
-	l.delayed = true
-	if l.delay == nil {
-		l.delay = time.AfterFunc(laterFor, l.sendLater)
+	ln.delayed = true
+	if ln.delay == nil {
+		ln.delay = time.AfterFunc(laterFor, ln.sendLater)
 	} else {
-		l.delay.Reset(laterFor)
+		ln.delay.Reset(laterFor)
 	}
 }
 
-// sendLater begins a flight for the calls in l.later, which have waited for laterFor.
-func (l *lane) sendLater() {
-	k := l.link
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if l.delayed = len(l.later) > 0; !l.delayed {
+// sendLater begins a flight for the calls in ln.later, which have waited for laterFor.
+func (ln *lane) sendLater() {
+	l := ln.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ln.delayed = len(ln.later) > 0; !ln.delayed {
 		return
 	}
 	now := time.Now()
-	if rest := laterFor - now.Sub(l.later[0].sent); rest > 0 {
-		l.delay.Reset(rest)
+	if rest := laterFor - now.Sub(ln.later[0].sent); rest > 0 {
+		ln.delay.Reset(rest)
 		return
 	}
-	l.delayed = false
-	l.listLater()
-	if l.flying < l.usual {
-		l.begin(now)
+	ln.delayed = false
+	ln.listLater()
+	if ln.flying < ln.usual {
+		ln.begin(now)
 	} else {
-		l.scheduleExtra(l.oldestTime().Add(promptWithin))
+		ln.scheduleExtra(ln.oldestTime().Add(promptWithin))
 	}
 }
 
-// listLater moves the calls in l.later into the list.
-func (l *lane) listLater() {
-	if len(l.later) == 0 {
+// listLater moves the calls in ln.later into the list.
+func (ln *lane) listLater() {
+	if len(ln.later) == 0 {
 		return
 	}
-	l.queues[Release] = append(l.queues[Release], l.later...)
-	l.n += len(l.later)
-	clear(l.later)
-	l.later = l.later[:0]
+	ln.queues[Release] = append(ln.queues[Release], ln.later...)
+	ln.n += len(ln.later)
+	clear(ln.later)
+	ln.later = ln.later[:0]
 }
 
-// takeLater removes from l.later the calls that travel with a direct call, and returns them.
-func (l *lane) takeLater() []*Call {
-	if len(l.later) == 0 {
+// takeLater removes from ln.later the calls that travel with a direct call, and returns them.
+func (ln *lane) takeLater() []*Call {
+	if len(ln.later) == 0 {
 		return nil
 	}
-	n := min(len(l.later), mostCalls-1)
+	n := min(len(ln.later), mostCalls-1)
 	calls := make([]*Call, 0, n+1)
-	for _, c := range l.later[:n] {
+	for _, c := range ln.later[:n] {
 		if c.markUnderWay() { // false: the call was recalled
 			calls = append(calls, c)
 		}
 	}
-	rest := copy(l.later, l.later[n:])
-	clear(l.later[rest:])
-	l.later = l.later[:rest]
+	rest := copy(ln.later, ln.later[n:])
+	clear(ln.later[rest:])
+	ln.later = ln.later[:rest]
 	return calls
 }
 
 // oldestTime returns the time at which the oldest listed call was listed.
-func (l *lane) oldestTime() time.Time {
+func (ln *lane) oldestTime() time.Time {
 	var first time.Time
-	for _, q := range l.queues {
+	for _, q := range ln.queues {
 		if len(q) > 0 && (first.IsZero() || q[0].sent.Before(first)) {
 			first = q[0].sent
 		}
@@ -158,19 +158,19 @@ func (l *lane) oldestTime() time.Time {
 // it looks at the next connection. So a flight to a near server has at most one large call. A
 // flight of five renewals of 100 leases each would delay all other clients for a millisecond or
 // two.
-func (l *lane) takeBatch(into []*Call) []*Call {
-	l.listLater()
+func (ln *lane) takeBatch(into []*Call) []*Call {
+	ln.listLater()
 	most, room := mostCalls, mostBytes
-	if l.pipe == nil {
+	if ln.pipe == nil {
 		most = 1
 	}
-	near, large := l.link.trips.shortest() < time.Millisecond, false
-	reserved := min(undoCalls, len(l.queues[Undo]), most-1)
-	for class := range l.queues {
+	near, large := ln.link.trips.shortest() < time.Millisecond, false
+	reserved := min(undoCalls, len(ln.queues[Undo]), most-1)
+	for class := range ln.queues {
 		if class == int(Undo) {
 			reserved = 0
 		}
-		q, n := l.queues[class], 0
+		q, n := ln.queues[class], 0
 		for n < len(q) && len(into) < most-reserved && (room > 0 || len(into) == 0) {
 			c := q[n]
 			size := sizeOf(c.Words)
@@ -186,38 +186,38 @@ func (l *lane) takeBatch(into []*Call) []*Call {
 				room -= size
 			}
 		}
-		l.n -= n
+		ln.n -= n
 		rest := copy(q, q[n:])
 		clear(q[rest:])
-		l.queues[class] = q[:rest]
+		ln.queues[class] = q[:rest]
 	}
 	return into
 }
 
-// giveUp gives up the flights of a slot that has ended. The goroutine of such a flight still waits
-// until the client returns.
-func (l *lane) giveUp(s *slot) {
-	k := l.link
-	k.mu.Lock()
-	lost := s.flights
-	s.flights = nil
+// giveUp gives up the flights of a window that has ended. The goroutine of such a flight still
+// waits until the client returns.
+func (ln *lane) giveUp(w *window) {
+	l := ln.link
+	l.mu.Lock()
+	lost := w.flights
+	w.flights = nil
 	calls := make([][]*Call, len(lost))
 	for i, f := range lost {
 		f.givenUp, calls[i] = true, f.calls
 	}
-	l.flying -= len(lost)
-	k.hung += len(lost)
+	ln.flying -= len(lost)
+	l.hung += len(lost)
 	if len(lost) > 0 {
-		k.prompt = false
+		l.prompt = false
 	}
-	refused := k.beginFlights()
-	k.mu.Unlock()
+	refused := l.beginFlights()
+	l.mu.Unlock()
 	if len(lost) > 0 {
-		k.owner.reloadState()
+		l.owner.reloadState()
 	}
 	for _, cs := range calls {
 		for _, c := range cs {
-			c.answer("", ErrNoAnswer)
+			c.end("", ErrNoAnswer)
 		}
 	}
 	for _, c := range refused {
@@ -245,14 +245,14 @@ func (l *link) beginFlights() (refused []*Call) {
 	return refused
 }
 
-func (l *lane) idle() bool { return l.n == 0 && len(l.later) == 0 && l.flying == 0 }
+func (ln *lane) idle() bool { return ln.n == 0 && len(ln.later) == 0 && ln.flying == 0 }
 
-func (l *lane) stopTimers() {
-	if l.timer != nil {
-		l.timer.Stop()
+func (ln *lane) stopTimers() {
+	if ln.timer != nil {
+		ln.timer.Stop()
 	}
-	if l.delay != nil {
-		l.delay.Stop()
+	if ln.delay != nil {
+		ln.delay.Stop()
 	}
-	l.slots.replacePresent()
+	ln.windows.replacePresent()
 }

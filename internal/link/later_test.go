@@ -33,7 +33,7 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 				if n := len(f.sentFlights()); n != 1 {
 					t.Errorf("%d flights before anything else was sent", n)
 				}
-				c := namedCall("next", Step)
+				c := namedCall("next", Ask)
 				ls.Send(t.Context(), c)
 				checkAnswered(t, c, time.Second)
 				if err := errors.Join(<-answerOne, <-answerTwo); err != nil {
@@ -67,7 +67,7 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 		first, _ := putOffCall("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
-		c := namedCall("next", Step)
+		c := namedCall("next", Ask)
 		ls.Send(t.Context(), c)
 		checkAnswered(t, c, time.Second)
 		began := time.Now()
@@ -87,7 +87,7 @@ func TestARecalledCallIsNotSent(t *testing.T) {
 		if !c.Recall() || c.Recall() {
 			t.Error("a call that waits is recalled, once")
 		}
-		next := namedCall("next", Step)
+		next := namedCall("next", Ask)
 		ls.Send(t.Context(), next)
 		checkAnswered(t, next, time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
@@ -118,7 +118,7 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 			t.Error("a node that has answered at once is not prompt")
 		}
 		f.setDelay(promptWithin)
-		c := namedCall("slow", Step)
+		c := namedCall("slow", Ask)
 		ls.Send(t.Context(), c)
 		checkAnswered(t, c, time.Second)
 		if ls.Prompt("a") {
@@ -142,7 +142,7 @@ func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 		ls.PutOff(t.Context(), c)
 		func() {
 			defer func() { _ = recover() }()
-			ls.Send(t.Context(), &Call{Words: []any{"echo", 7}, Class: Step, Key: "a"}) // the fake panics
+			ls.Send(t.Context(), &Call{Words: []any{"echo", 7}, Class: Ask, Key: "a"}) // the fake panics
 		}()
 		if err := <-answer; !errors.Is(err, ErrNoAnswer) {
 			t.Errorf("err = %v", err)

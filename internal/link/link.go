@@ -28,7 +28,7 @@ const (
 	// direct.
 	promptWithin = 20 * time.Millisecond
 	// directFor is the longest time-out of a direct call, and flightFor is the shortest
-	// time-out of a flight. All calls that begin in one slot (50 ms) end together. So the
+	// time-out of a flight. All calls that begin in one window (50 ms) end together. So the
 	// time-out of a direct call may be up to 50 ms shorter, and that of a flight up to 50 ms
 	// longer.
 	directFor = 200 * time.Millisecond
@@ -50,15 +50,15 @@ type link struct {
 	chores  calls.Chores
 
 	mu        sync.Mutex
-	plain     lane  // lane of the calls that need no acknowledgement
-	acked     lane  // lane of the calls that replicas must acknowledge
-	directs   slots // the contexts of direct calls
-	direct    int   // number of direct calls under way
-	crowd     int   // number of calls in the last flight that has landed
-	prompt    bool  // the last answer came within promptWithin, and no flight hangs
-	hung      int   // number of flights that were given up and have not returned
-	forgotten bool  // the link was forgotten; a later call uses a new link
-	adding    int   // how many calls of addChore are under way
+	plain     lane    // lane of the calls that need no acknowledgement
+	acked     lane    // lane of the calls that replicas must acknowledge
+	directs   windows // the contexts of direct calls
+	direct    int     // number of direct calls under way
+	crowd     int     // number of calls in the last flight that has landed
+	prompt    bool    // the last answer came within promptWithin, and no flight hangs
+	hung      int     // number of flights that were given up and have not returned
+	forgotten bool    // the link was forgotten; a later call uses a new link
+	adding    int     // how many calls of addChore are under way
 	trips     trips
 
 	separate atomic.Int32 // the number of further flights in which each call is made by itself: see Together
@@ -75,17 +75,17 @@ func newLink(owner *Links, c Client) *link {
 			l.most = max(min(mostHung, options.PoolSize/2), 1) // the user's calls need the other half of the pool
 		}
 	}
-	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.One}
+	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.OfQuorum}
 	l.directs.life = directFor
 	l.plain = lane{link: l, most: 16, usual: 1, pipe: l.pipe}
-	l.plain.slots = slots{life: flightFor + slotLength, onEnd: l.plain.giveUp}
+	l.plain.windows = windows{life: flightFor + windowLength, onEnd: l.plain.giveUp}
 	if l.pipe == nil {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
 		l.acked = lane{link: l, acked: true, most: 16, usual: 8, pipe: pipe}
-		l.acked.slots = slots{life: owner.options.Within + flightFor + slotLength, onEnd: l.acked.giveUp}
+		l.acked.windows = windows{life: owner.options.Within + flightFor + windowLength, onEnd: l.acked.giveUp}
 	}
 	return l
 }
@@ -186,7 +186,7 @@ func (l *link) tryDirect(c *Call) bool {
 		return false
 	}
 	l.direct++
-	slot := l.directs.slotAt(c.sent)
+	w := l.directs.windowAt(c.sent)
 	along := l.plain.takeLater()
 	l.mu.Unlock()
 	if !c.markUnderWay() { // cannot happen, because no other goroutine could have changed the call's fate
@@ -195,7 +195,7 @@ func (l *link) tryDirect(c *Call) bool {
 	gotReply := false
 	defer func() { // deferred, because a hook may panic
 		for _, other := range along {
-			other.answer("", ErrNoAnswer)
+			other.end("", ErrNoAnswer)
 		}
 		l.mu.Lock()
 		l.direct--
@@ -203,7 +203,7 @@ func (l *link) tryDirect(c *Call) bool {
 		l.mu.Unlock()
 	}()
 	if len(along) > 0 {
-		f := flight{lane: &l.plain, ctx: slot}
+		f := flight{lane: &l.plain, window: w}
 		// The flight uses transmit and not send, because send may need several round trips, and the
 		// caller waits here.
 		if gotReply = f.transmit(append(along, c)); !gotReply {
@@ -211,7 +211,7 @@ func (l *link) tryDirect(c *Call) bool {
 		}
 		return true
 	}
-	ctx := slot.withValues(c.values)
+	ctx := w.withValues(c.values)
 	text, err := l.sendOne(ctx, c, false)
 	if c.lacksScript(err) {
 		text, err = l.sendOne(ctx, c, true)
@@ -220,7 +220,7 @@ func (l *link) tryDirect(c *Call) bool {
 		l.owner.reloadState()
 	}
 	if !l.owner.redirect(c, err) {
-		c.answer(text, err)
+		c.end(text, err)
 	}
 	return true
 }
@@ -270,7 +270,7 @@ func (l *link) addChore(ch calls.Chore) bool {
 	return true
 }
 
-// stopTimers stops the timers of the link's lanes, and replaces the present slot of direct calls.
+// stopTimers stops the timers of the link's lanes, and replaces the present window of direct calls.
 func (l *link) stopTimers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ type Options struct {
 	Replicas int           // how many replicas must acknowledge a call with Acked
 	Within   time.Duration // how long to wait for the acknowledgements
 	Warn     func(error)   // receives the refusals that end a chore
-	One      bool          // the client is for one server of a quorum: see [calls.Chores]
+	OfQuorum bool          // the client is for one server of a quorum: see [calls.Chores]
 }
 
 // Links has the links of one Locker to all nodes of a client. On one server, a Links has one link.
@@ -42,7 +42,7 @@ type Links struct {
 // New returns the links to the nodes of a client. The client must outlive the links. New sends
 // nothing.
 func New(c Client, o Options) *Links {
-	ls := &Links{client: c, options: o, chores: calls.Chores{Warn: o.Warn, One: o.One}}
+	ls := &Links{client: c, options: o, chores: calls.Chores{Warn: o.Warn, One: o.OfQuorum}}
 	ls.cluster, _ = c.(Cluster)
 	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
 	// client may have its own Process.

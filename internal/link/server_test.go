@@ -25,7 +25,7 @@ var countScript = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
 // countCall returns a call that increments the counter at a key.
 func countCall(key string) *Call {
-	return &Call{Script: countScript, Words: countScript.Words([]string{key}), Key: key, Class: Step, Receiver: make(signal, 1)}
+	return &Call{Script: countScript, Words: countScript.Words([]string{key}), Key: key, Class: Ask, Receiver: make(signal, 1)}
 }
 
 // newLinks returns Links with the client c and the options o. The Links are closed when the test

@@ -37,7 +37,7 @@ var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2
 // jointCall returns a call for the given key that can be made together with other calls. The answer
 // to the call is the key and the second argument, if there is one.
 func jointCall(key string, args ...any) *Call {
-	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach, Receiver: make(signal, 1)}
+	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Ask, Together: countsEach, Receiver: make(signal, 1)}
 }
 
 // sendJointly makes a jointCall for each name, all in one flight if possible. It returns the
@@ -51,7 +51,7 @@ func sendJointly(t *testing.T, ls *Links, names []string) (answers []string, fai
 			calls[i] = jointCall(name, "x", "+")
 		}
 		calls[i].markListed(t.Context(), time.Now())
-		ls.single.plain.queues[Step] = append(ls.single.plain.queues[Step], calls[i])
+		ls.single.plain.queues[Ask] = append(ls.single.plain.queues[Ask], calls[i])
 		ls.single.plain.n++
 	}
 	ls.single.plain.begin(time.Now())
@@ -262,7 +262,7 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 			calls[i].markUnderWay()
 		}
 		_, groups := f.gather(calls)
-		groups[0].answer(said, nil)
+		groups[0].end(said, nil)
 		if left := f.leftOutOf(groups); left != nil {
 			t.Fatalf("%q: %d calls are sent again", said, len(left))
 		}

@@ -47,7 +47,7 @@ type poll struct {
 // newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{
-		links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
+		links: link.New(c, link.Options{OfQuorum: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
 	}
 	n.Store = redisstore.Attach(c, n.links)
 	_, n.cluster = c.(redisstore.ClusterClient)
@@ -104,7 +104,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, onAnswer func(
 	}
 	sentAt := time.Now()
 	call := a.callTo(n, text)
-	call.Begin(ctx, n.links, link.Step, func(v string, err error) {
+	call.Begin(ctx, n.links, link.Ask, func(v string, err error) {
 		if err != nil {
 			onAnswer(poll{}, err)
 			return

@@ -14,16 +14,16 @@ import (
 // Acquire asks for a lease, for a reader's part or for a permit, and returns the grant in the
 // server's answer.
 func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	q, err := s.acquire(c)
+	q, err := s.acquireQuestion(c)
 	if err != nil {
 		return store.Grant{}, err
 	}
 	return q.ask(ctx, s.links)
 }
 
-// acquire returns an acquire of c that was not sent yet. If the claim has an inbox, acquire marks
-// the inbox as used.
-func (s *Store) acquire(c store.Claim) (*question, error) {
+// acquireQuestion returns an acquire of c that was not sent yet. If the claim has an inbox,
+// acquireQuestion marks the inbox as used.
+func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
 	if c.Inbox != "" && s.cluster != nil && s.inbox != nil {
 		s.inbox.markUsed(c.Key)
 	}

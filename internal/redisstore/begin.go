@@ -11,14 +11,17 @@ import (
 
 var _ calls.Steps = (*Store)(nil)
 
-// question is one call that makes a step of the Store, together with the Future of the step.
+// question is one call that makes a step of the Store, together with the Future of the step. Call
+// is the way to the node, Future is the caller's side: Begin makes each refer to the other.
 type question struct {
 	link.Call
 	calls.Future
-	room  link.Room
-	read  readAnswer
-	acks  Acks
-	block int // the number of fences that an acquire asks for
+	room link.Room
+	read readAnswer
+	acks Acks
+	// block is the number of fences that an acquire asks for. 0 with readers, whose script never
+	// sends the short answer.
+	block int
 
 	links *link.Links
 	// alone makes the step in steps of one key each, because the slot of the key moves; nil: a step
@@ -68,8 +71,8 @@ func (q *question) ask(ctx context.Context, sender link.Sender) (store.Grant, er
 func (s *Store) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
 	var q *question
 	if step != calls.Acquire {
-		q = s.release(c)
-	} else if asks, err := s.acquire(c); err != nil {
+		q = s.releaseQuestion(c)
+	} else if asks, err := s.acquireQuestion(c); err != nil {
 		return calls.Settled(store.Grant{}, err, onAnswer)
 	} else {
 		q = asks

@@ -63,7 +63,7 @@ func clientWarnings(c Client) []store.Warning {
 
 // serverInfo returns the fields of the server's reply to INFO, by name.
 func serverInfo(ctx context.Context, sender link.Sender) (info map[string]string, err error) {
-	text, err := runCommand(ctx, sender, link.Step, "info")
+	text, err := runCommand(ctx, sender, link.Ask, "info")
 	if err != nil {
 		return nil, err
 	}

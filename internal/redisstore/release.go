@@ -13,12 +13,12 @@ import (
 // keeps the key for some time, the script ignores Next, because no token gets the key before this
 // time is over.
 func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.release(c).ask(ctx, s.links)
+	return s.releaseQuestion(c).ask(ctx, s.links)
 }
 
-// release returns a release of c that was not sent yet. No replica needs to acknowledge a release.
-// With readers, a release waits until the slot has moved.
-func (s *Store) release(c store.Claim) *question {
+// releaseQuestion returns a release of c that was not sent yet. No replica needs to acknowledge a
+// release. With readers, a release waits until the slot has moved.
+func (s *Store) releaseQuestion(c store.Claim) *question {
 	if s.kind == withPermits && c.Queue {
 		c = withLimit(c)
 	}

@@ -40,7 +40,7 @@ func NewScript(files embed.FS, name string, fragments ...string) Script {
 		before += luaText(files, fragment)
 	}
 	text = before + text
-	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
+	return Script{Script: link.NewScript(text), Text: text, class: link.Ask}
 }
 
 func luaText(files embed.FS, name string) string {
@@ -165,6 +165,7 @@ var ScriptTexts = map[string]string{
 	"rw_acquire": rwAcquireScript.Text, "sem_acquire": semAcquireScript.Text,
 	"release": releaseScript.Text, "release_each": releasesTogether.Script.Text(),
 	"rw_release": rwReleaseScript.Text, "sem_release": semReleaseScript.Text,
+	"free": freeScript.Text, "undone": undoneScript.Text,
 	"renew": renewScript.Text, "confirm": confirmScript.Text, "part": partScript.Text,
-	"break": breakScript.Text, "inspect": inspectScript.Text, "raise_fence": raiseFenceScript.Text, "rw_downgrade": downgradeScript.Text,
+	"break": breakScript.Text, "inspect": inspectScript.Text, "leases": leasesScript.Text, "waiters": waitersScript.Text, "raise_fence": raiseFenceScript.Text, "rw_downgrade": downgradeScript.Text,
 }
