@@ -29,10 +29,10 @@ func (q *quorum) beginAcquire(ctx context.Context, c store.Claim, onAnswer func(
 	}
 	q.startRound(ctx, b, c, func(r *round) {
 		if !r.won() {
-			q.pool.Do(func() { onAnswer(q.acquire(ctx, c, b, r.count(ctx))) })
+			q.pool.Do(func() { onAnswer(q.acquire(ctx, c, b, r.conclude(ctx))) })
 			return
 		}
-		g, err := r.count(ctx).result()
+		g, err := r.conclude(ctx).result()
 		g.Rounds = 1
 		onAnswer(g, err)
 	})
@@ -46,7 +46,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 		if t == nil {
 			return store.Grant{State: store.Undone}, nil
 		}
-		total += t.rounds
+		total += t.trips
 		g, err := t.result()
 		g.Rounds = total
 		if r := q.roster(c.Key); err != nil && !tended && r.voting() < q.need {
@@ -86,7 +86,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 type round struct {
 	*tally
 	claim    store.Claim
-	votes    taker[poll]
+	answers  taker[poll]
 	sentAt   time.Time
 	ballot   *ballot
 	admitted bool // the ballot has admitted the round; false if the token is being released
@@ -98,18 +98,20 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	b.awaitAnswers(lateAnswerWait)
 	decided := make(chan *round, 1)
 	q.startRound(ctx, b, c, func(r *round) { decided <- r })
-	return (<-decided).count(ctx)
+	return (<-decided).conclude(ctx)
 }
 
 // startRound begins to collect votes for c. When further votes cannot change the result, it calls
 // onDecided with the round, on any goroutine. The function onDecided must not wait.
 func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, onDecided func(*round)) {
 	r := &round{tally: newTally(q), claim: c, ballot: b}
-	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
-	r.votes.decided = func(more bool) bool { // if votes must be raised to one fence, first take all votes that have arrived
+	r.answers.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
+	// If votes must be raised to one fence, the round first takes all votes that have arrived: a
+	// vote that has arrived may complete one fence, and so save the round trip of agree.
+	r.answers.decided = func(more bool) bool {
 		return r.decided() && (!more || !r.enough() || r.won())
 	}
-	r.votes.end = func() { onDecided(r) }
+	r.answers.end = func() { onDecided(r) }
 	var ask nodes
 	var hint, ticket uint64
 	if ask, hint, ticket, r.admitted = b.begin(q); !r.admitted {
@@ -125,27 +127,29 @@ func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, onDec
 			r.record(i, poll{}, errUnderWay)
 		}
 	}
-	r.sentAt, r.rounds = time.Now(), 1
+	r.sentAt, r.trips = time.Now(), 1
 	a := q.newAppeal(c, hint, ticket)
-	r.votes.start(q, ask, isVote, func(n *node, onAnswer func(poll, error)) {
+	r.answers.start(q, ask, showsVote, func(n *node, onAnswer func(poll, error)) {
 		n.acquire(ctx, a, func(p poll, err error) {
 			if p.NotListening {
 				n.links.Pool.Do(func() { n.resubscribe(c.Key) })
 			}
-			q.handleLateVote(n, b, b.record(n.index, p, err))
+			q.settleVote(n, b, b.record(n.index, p, err))
 			onAnswer(p, err)
 		})
 	})
 }
 
-// count ends the round and returns its tally. It returns nil when the token is being released.
-func (r *round) count(ctx context.Context) *tally {
+// conclude ends the round: it makes the votes agree on a fence, which may wait for the nodes, and
+// gives back the votes of a lost round. It returns the tally, or nil when the token is being
+// released.
+func (r *round) conclude(ctx context.Context) *tally {
 	if !r.admitted {
 		return nil
 	}
 	q, t := r.quorum, r.tally
 	if t.enough() && !t.won() {
-		t.rounds++
+		t.trips++
 		q.agree(ctx, r.claim, t)
 	}
 	t.took = time.Since(r.sentAt)
@@ -155,9 +159,9 @@ func (r *round) count(ctx context.Context) *tally {
 	return t
 }
 
-// isVote reports whether the answer (p, err) shows which token has the node's vote. A single such
-// answer does not decide a round.
-func isVote(p poll, err error) bool {
+// showsVote reports whether the answer (p, err) shows which token has the node's vote. A single
+// such answer does not decide a round.
+func showsVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
 
@@ -198,9 +202,9 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	}
 }
 
-// handleLateVote handles a vote that node n gave too late for its round. Depending on the
-// parameter fate, it leaves the vote, gives the vote back, or sends a release.
-func (q *quorum) handleLateVote(n *node, b *ballot, fate lateVote) {
+// settleVote executes fate, what the ballot has decided about the vote of node n. It is called for
+// every answer, in time or late: the ballot knows whether a round still counts it.
+func (q *quorum) settleVote(n *node, b *ballot, fate voteFate) {
 	switch fate {
 	case leaveVote:
 	case giveVoteBack:
@@ -213,11 +217,12 @@ func (q *quorum) handleLateVote(n *node, b *ballot, fate lateVote) {
 // giveBack withdraws the vote that node n gave in a lost round of b. It notifies no waiter, because
 // the refused contenders ask again anyway. If all waiters were notified at once, they would split
 // the votes again. The node gets no other acquire of the token before it has confirmed the
-// withdrawal. A late repetition of the withdrawal finds another vote and has no effect.
+// withdrawal. A late repetition of the withdrawal finds another vote and has no effect. The calls
+// have the class Release, because rivals wait for this vote.
 func (q *quorum) giveBack(n *node, b *ballot) {
 	c, vote, useless := b.lostVote(n.index)
 	n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
-		n.withdraw(context.Background(), c, withdrawal{vote: vote, hush: true}, func(g store.Grant, err error) {
+		n.release(context.Background(), c, releaseArgs{vote: vote, hush: true}, func(g store.Grant, err error) {
 			if err == nil {
 				b.recordGivenBack(n.index)
 			}

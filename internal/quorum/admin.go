@@ -145,14 +145,14 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
 	}
 	f := fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
-		args := withdrawal{tombstone: "revoked:" + reason, vote: noVote}
+		args := releaseArgs{tombstone: "revoked:" + reason, vote: noVote}
 		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
 			args.vote = v.minted
 		}
-		n.withdraw(ctx, c, args, onAnswer)
+		n.release(ctx, c, args, onAnswer)
 	})
 	defer f.stop()
-	t := count{quorum: q}
+	t := releaseTally{quorum: q}
 	for n, a := range f.remaining {
 		// Stop when the votes that the holder may still have are no quorum any more.
 		if t.record(n, a.value, a.err); t.released+t.notHeld > len(q.nodes)-q.need && t.released > 0 {
@@ -208,7 +208,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 }
 
 // Explain returns nil if a quorum of nodes answers and votes. Otherwise it returns an error that
-// names each node that has not answered, has answered with an error, or is known not to vote.
+// names each node that has not answered, has answered with an error, or is known not to vote. With
+// a Redis Cluster among the nodes, the reasons of nodes that do not vote are missing.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

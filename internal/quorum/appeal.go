@@ -13,7 +13,7 @@ import (
 type appeal struct {
 	claim        store.Claim
 	roster       *roster
-	hint, ticket uint64
+	hint, ticket uint64 // proposed and queuedAt of the ballot
 	block        int
 
 	channel string           // the channel on which the first node would publish

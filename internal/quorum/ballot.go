@@ -9,17 +9,20 @@ import (
 )
 
 // ballot has the state of one token at each node of a quorum. It exists from the first acquire
-// until the release is decided. At each node, the token is in one of these states:
+// until the release is decided, or for finishedFor longer: see finish. After the release is
+// decided, only the calls that are still under way refer to the ballot: a late vote finds
+// "releasing" here. At each node, any of these can be true:
 //
-//	under way    an acquire was sent, and has no answer yet
+//	asking       an acquire was sent, and has no answer yet
 //	holds        the node has granted the acquire
-//	unclear      the acquire may have run, or may still run
-//	nothing      the node was busy, or refused
+//	unclear      an acquire may have run, or may still run; stays until the end of the ballot
+//	queued       the node has the token in its queue
+//	giving       the node's vote is being given back
 //
-// When a round ends without a quorum, each node in the state "holds" gets a withdrawal of its vote
-// at once. The node gets no acquire until it has confirmed the withdrawal. When the token is
-// released, the nodes in the states "holds" and "unclear" get the release. At an unclear node, the
-// release also sets a tombstone. A node in the state "under way" gets the release after its answer.
+// When a round ends without a quorum, each node in "holds" gets a withdrawal of its vote at once.
+// The node gets no acquire until it has confirmed the withdrawal. When the token is released, the
+// nodes in "holds" and "unclear" get the release. At a node in "unclear", the release also sets a
+// tombstone. A node in "asking" gets the release after its answer.
 //
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, and votes are given back only between rounds.
@@ -41,10 +44,10 @@ type ballot struct {
 	won        bool              // a quorum has granted the acquire
 	uncertain  bool              // the last round saw no quorum, but the unclear votes may complete a quorum
 	releasing  bool              // the token is being released
-	ticket     uint64
-	hint       uint64
-	hintedAt   time.Time // when the fence hint was first proposed
-	forgetAt   time.Time // the time after which no node has a trace of the token
+	queuedAt   uint64            // score of the token in all queues: µs, fixed at the first round
+	proposed   uint64            // the fence that the round proposes to the nodes
+	proposedAt time.Time         // when this fence was first proposed
+	forgetAt   time.Time         // the time after which no node has a trace of the token
 }
 
 // ballots has the ballots of the tokens in use.
@@ -142,9 +145,9 @@ func (b *ballot) forgettable(now time.Time) bool {
 	return now.After(b.forgetAt)
 }
 
-// hintLife is how long repetitions of an acquire propose the same fence. During this time, a node
-// may still receive the first proposal.
-const hintLife = time.Second
+// proposalLife is how long repetitions of an acquire propose the same fence. During this time, a
+// node may still receive the first proposal.
+const proposalLife = time.Second
 
 // isCalm reports whether no call of an acquire is under way.
 func (b *ballot) isCalm() bool {
@@ -174,9 +177,9 @@ func (b *ballot) awaitAnswers(atMost time.Duration) {
 	}
 }
 
-// begin begins a round. It returns the nodes to ask, the fence to propose, and the ticket in the
-// queue. The result ok is false when the token is being released.
-func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
+// begin begins a round. It returns the nodes to ask, the fence to propose, and the score in the
+// queues. The result ok is false when the token is being released.
+func (b *ballot) begin(q *quorum) (ask nodes, proposed, queuedAt uint64, ok bool) {
 	now := uint64(q.clocks.now().UnixMicro())
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -186,11 +189,11 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	if b.giving != 0 && time.Now().After(b.givingEnds) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
-	if b.hint == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.hintedAt) > hintLife {
-		b.hint, b.hintedAt = now, time.Now()
+	if b.proposed == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.proposedAt) > proposalLife {
+		b.proposed, b.proposedAt = now, time.Now()
 	}
-	if b.ticket == 0 {
-		b.ticket = now
+	if b.queuedAt == 0 {
+		b.queuedAt = now
 	}
 	for i, n := range q.nodes {
 		if !b.asking.has(i) && !b.giving.has(i) && !q.lags(n) {
@@ -201,12 +204,12 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	b.traces |= ask
 	b.rounds++
 	b.uncertain = false
-	return ask, b.hint, b.ticket, true
+	return ask, b.proposed, b.queuedAt, true
 }
 
-// record records the answer (p, err) of node i to an acquire. It returns what to do with a vote
-// that came too late for its round.
-func (b *ballot) record(i int, p poll, err error) (fate lateVote) {
+// record records the answer (p, err) of node i to an acquire. It returns what to do with the
+// node's vote, if it has one.
+func (b *ballot) record(i int, p poll, err error) (fate voteFate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asking = b.asking.minus(i)
@@ -237,13 +240,14 @@ func (b *ballot) record(i int, p poll, err error) (fate lateVote) {
 	return giveVoteBack
 }
 
-// lateVote is what must be done with a vote that came too late for its round.
-type lateVote int
+// voteFate is what must be done with the vote of a node. It is decided for every answer, in time or
+// late: the ballot knows whether a round still counts it.
+type voteFate int
 
 const (
-	leaveVote    lateVote = iota
-	releaseVote           // send a release: the token was released meanwhile
-	giveVoteBack          // withdraw the vote: the round was lost
+	leaveVote    voteFate = iota // there is no vote, or it counts
+	releaseVote                  // send a release: the token was released meanwhile
+	giveVoteBack                 // withdraw the vote: the round was lost
 )
 
 // end ends a round, and returns the nodes whose votes must be given back. The parameter won reports
@@ -282,11 +286,11 @@ func (b *ballot) signalCalm() {
 	}
 }
 
-// beginRelease marks the token as being released, and returns three sets of nodes. The nodes in
+// markReleasing marks the token as being released, and returns three sets of nodes. The nodes in
 // "atOnce" get the release at once. The nodes in "later" get it after their answer to the acquire.
 // At the nodes in "tombstones", the release also sets a tombstone. If undo is true, all nodes that
 // may have a trace of the token get the release at once, with a tombstone.
-func (b *ballot) beginRelease(undo bool) (atOnce, tombstones, later nodes) {
+func (b *ballot) markReleasing(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releasing = true
@@ -300,7 +304,8 @@ func (b *ballot) beginRelease(undo bool) (atOnce, tombstones, later nodes) {
 	return atOnce &^ b.asking, b.unclear, b.asking
 }
 
-// settled reports whether no node can have a trace of the token.
+// settled reports whether no node has, or can still get, a vote for the token. The token may be in
+// the nodes' queues.
 func (b *ballot) settled() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -29,7 +29,7 @@ func (b *ballot) checkBegin(t *testing.T, q *quorum, want nodes) {
 
 // checkRecord gives the ballot the answer (p, err) of node i to an acquire, and fails the test
 // unless the vote is treated as want says.
-func (b *ballot) checkRecord(t *testing.T, i int, p poll, err error, want lateVote) {
+func (b *ballot) checkRecord(t *testing.T, i int, p poll, err error, want voteFate) {
 	t.Helper()
 	if fate := b.record(i, p, err); fate != want {
 		t.Errorf("node %d: %v, %v: the fate of the vote is %d, want %d", i, p.State, err, fate, want)
@@ -91,7 +91,7 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	b.checkBegin(t, q, 0b010)
 	b.recordGivenBack(0)
 	b.checkBegin(t, q, 0b001)
-	if atOnce, _, later := b.beginRelease(false); atOnce&0b100 != 0 || later != 0b011 {
+	if atOnce, _, later := b.markReleasing(false); atOnce&0b100 != 0 || later != 0b011 {
 		t.Errorf("a release goes to %03b at once, and to %03b later", atOnce, later)
 	}
 }
@@ -123,7 +123,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.checkEnd(t, false, true, 0)
 	b.checkBegin(t, q, 0b011)
 	b.checkRecord(t, 1, poll{}, no, leaveVote)
-	atOnce, tombstones, later := b.beginRelease(false)
+	atOnce, tombstones, later := b.markReleasing(false)
 	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and a second call to it is under way
 		t.Errorf("at once %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
 	}
@@ -132,7 +132,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	if c := b.lateRelease(2); c.TombstoneTTL == 0 {
 		t.Error("its release leaves no tombstone, and the acquire may still run")
 	}
-	if atOnce, tombstones, _ := b.beginRelease(true); atOnce != 0b111 || tombstones != 0b111 {
+	if atOnce, tombstones, _ := b.markReleasing(true); atOnce != 0b111 || tombstones != 0b111 {
 		t.Errorf("an undo goes to %03b, with tombstones %03b", atOnce, tombstones)
 	}
 	if _, _, _, ok := b.begin(q); ok {
@@ -148,7 +148,7 @@ func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 		const every = time.Millisecond
 		for i := range 60_000 {
 			b := bs.open(store.Claim{Key: "k", Owner: fmt.Sprint(i), TTL: 30 * time.Second}, time.Second)
-			b.beginRelease(true)
+			b.markReleasing(true)
 			b.finish()
 			time.Sleep(every) //nolint:forbidigo // in a bubble
 		}

@@ -34,9 +34,12 @@ type fan[T any] struct {
 	loud    atomic.Bool   // the function quiet returned false for one of the answers
 	late    atomic.Bool   // the step's time is over
 
+	bell chan struct{} // wakes the goroutine that waits in next; nil with a taker
+
+	// The goroutine that takes the answers owns the fields below; with a taker, taker.mu guards
+	// them.
 	open    nodes // the nodes whose answers were not taken yet
 	overdue bool  // the step does not wait any longer for the answers of the open nodes
-	bell    chan struct{}
 }
 
 // answer is the answer of one node.
@@ -245,8 +248,8 @@ const (
 	mostPending = 16
 )
 
-// responsive reports whether the node has answered one of its last few calls. Steps wait for a
-// responsive node.
+// responsive reports whether one of the node's last few calls succeeded. Steps wait for a
+// responsive node; a node that refuses is not waited for either.
 func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
 
 // recordEnd records that a call at the node has ended, with the error err or with success.

@@ -21,7 +21,6 @@ type node struct {
 	*redisstore.Store // for calls that need no vote
 	links             *link.Links
 	cluster           bool // the node is a Redis Cluster, and not one server
-	client            redisstore.Client
 	index             int
 	addr              string
 	label             string // name of the node in the markers that this process writes
@@ -47,7 +46,7 @@ type poll struct {
 // newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{
-		links: link.New(c, link.Options{OfQuorum: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
+		links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
 	}
 	n.Store = redisstore.Attach(c, n.links)
 	_, n.cluster = c.(redisstore.ClusterClient)
@@ -184,24 +183,24 @@ func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64,
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
 
-// withdrawal has the arguments of a release besides the claim.
-type withdrawal struct {
+// releaseArgs has the arguments of a release besides the claim. An ordinary release needs none.
+type releaseArgs struct {
 	vote      uint64 // the fence that the node has made for the vote to withdraw; 0: any vote
 	hush      bool   // notify no waiter
 	tombstone string // text of the tombstone; "" means "undone"
 	text      string // text of the node's marker; only with Complete
 }
 
-// withdraw releases the token of c at this node: the node takes its vote back, and notifies a
+// release releases the token of c at this node: the node takes its vote back, and notifies a
 // waiter. It passes the answer to onAnswer.
-func (n *node) withdraw(ctx context.Context, c store.Claim, args withdrawal, onAnswer func(store.Grant, error)) {
+func (n *node) release(ctx context.Context, c store.Claim, args releaseArgs, onAnswer func(store.Grant, error)) {
 	n.startRelease(ctx, n.releaseCall(&c, args), link.Release, func(g store.Grant, err error) {
 		if err != errChanged {
 			onAnswer(g, err)
 			return
 		}
 		c.Complete = false // the done mark would not count, but the node must still end the lease
-		n.withdraw(ctx, c, args, func(_ store.Grant, err error) {
+		n.release(ctx, c, args, func(_ store.Grant, err error) {
 			if err == nil {
 				err = errChanged
 			}
@@ -212,7 +211,7 @@ func (n *node) withdraw(ctx context.Context, c store.Claim, args withdrawal, onA
 
 // startRelease sends release, a call of release.lua, and passes the answer to onAnswer.
 func (n *node) startRelease(ctx context.Context, release *redisstore.Call, class link.Class, onAnswer func(store.Grant, error)) {
-	release.Begin(ctx, n.links, class, func(text string, err error) { onAnswer(withdrawalAnswer(text, err)) })
+	release.Begin(ctx, n.links, class, func(text string, err error) { onAnswer(releaseAnswer(text, err)) })
 }
 
 // repeatRelease sends the release of c to this node again and again until the node confirms it.
@@ -222,13 +221,13 @@ func (n *node) repeatRelease(c store.Claim) {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
 	ch.Try = func(c store.Claim, onAnswer func(store.Grant, error)) {
-		n.startRelease(context.Background(), n.releaseCall(&c, withdrawal{}), link.Undo, onAnswer)
+		n.startRelease(context.Background(), n.releaseCall(&c, releaseArgs{}), link.Undo, onAnswer)
 	}
 	n.links.Repeat(ch)
 }
 
 // releaseCall returns the call of release.lua for the claim c and the further arguments args.
-func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
+func (n *node) releaseCall(c *store.Claim, args releaseArgs) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
 		done = c.OnceFor
@@ -243,7 +242,7 @@ func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
 	if inbox := n.inboxOf(c); inbox != "" {
 		entry = c.Owner + "|" + inbox + "|" + redisstore.AsksOnce(*c)
 	}
-	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (withdrawal{text: args.text}) {
+	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (releaseArgs{text: args.text}) {
 		more = fmt.Sprintf("%d %d %d %d %s %s %s", redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
 			args.vote, hush, text, cmp.Or(args.tombstone, "undone"))
 	}
@@ -253,8 +252,8 @@ func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
 		c.Owner, entry, more)
 }
 
-// withdrawalAnswer converts the reply of release.lua, or the error err of its call, to a Grant.
-func withdrawalAnswer(text string, err error) (store.Grant, error) {
+// releaseAnswer converts the reply of release.lua, or the error err of its call, to a Grant.
+func releaseAnswer(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, err
 	}

@@ -1,7 +1,8 @@
 // Package quorum is the Store of locks on several independent servers. It is Redlock with fences.
 // With each vote, a node proves that it remembers its leases.
 //
-//	fan      one step on all nodes at once; an appeal is its call to each node
+//	fan      one step on all nodes at once; a taker takes its answers without a waiting goroutine
+//	round    one attempt to collect votes; an appeal is its request, a poll is one node's answer
 //	tally    the result of a step, derived from the replies of the nodes
 //	ballot   for one token: which calls were sent to which node
 //	node     one node: its scripts, its marker, and its clock compared with the others

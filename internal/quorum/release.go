@@ -13,12 +13,12 @@ import (
 // beginRelease withdraws the votes, and passes the result to onAnswer. With c.Complete, texts has
 // the text of each node's marker.
 func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
-	now, tombstones, later := q.allNodes(), nodes(0), nodes(0)
+	atOnce, tombstones, later := q.allNodes(), nodes(0), nodes(0)
 	b := q.ballots.get(c.Owner)
 	if b != nil {
-		now, tombstones, later = b.beginRelease(c.TombstoneTTL > 0)
+		atOnce, tombstones, later = b.markReleasing(c.TombstoneTTL > 0)
 	}
-	open := new(leftovers)
+	unconfirmed := new(leftovers)
 	claim := func(n *node) store.Claim {
 		c := c
 		if tombstones.has(n.index) {
@@ -26,11 +26,11 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string
 		}
 		return c
 	}
-	t := &count{quorum: q, notHeld: len(q.nodes) - (now | later).count()}
-	for n := range q.eachNode(now) {
+	t := &releaseTally{quorum: q, notHeld: len(q.nodes) - (atOnce | later).count()}
+	for n := range q.eachNode(atOnce) {
 		if q.lags(n) {
-			now = now.minus(n.index)
-			open.add(n, claim(n), errLags)
+			atOnce = atOnce.minus(n.index)
+			unconfirmed.add(n, claim(n), errLags)
 			t.record(n, store.Grant{}, errLags)
 		}
 	}
@@ -38,7 +38,7 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string
 	step.end = func() {
 		g, err := t.result(step.fan.silentErrors)
 		if err == nil {
-			open.repeatAll()
+			unconfirmed.repeatAll()
 			if c.TombstoneTTL == 0 {
 				q.ballots.drop(c.Owner)
 			} else if b != nil { // a later acquire of the token must find the ballot, and must fail
@@ -49,19 +49,19 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string
 	}
 	first := q.nodes[0]
 	// The words of the call are made once, because most nodes get the same call.
-	channel, call := first.channelOf(&c), first.releaseCall(&c, withdrawal{})
-	step.start(q, now, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
+	channel, call := first.channelOf(&c), first.releaseCall(&c, releaseArgs{})
+	step.start(q, atOnce, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
-				open.add(n, claim(n), err)
+				unconfirmed.add(n, claim(n), err)
 			}
 			onAnswer(g, err)
 		}
 		switch {
 		case c.Complete:
-			n.withdraw(ctx, claim(n), withdrawal{text: texts[n.index]}, end)
+			n.release(ctx, claim(n), releaseArgs{text: texts[n.index]}, end)
 		case tombstones.has(n.index) || n.channelOf(&c) != channel:
-			n.withdraw(ctx, claim(n), withdrawal{}, end)
+			n.release(ctx, claim(n), releaseArgs{}, end)
 		default:
 			call := call.Again()
 			n.startRelease(ctx, &call, link.Release, end)
@@ -104,12 +104,12 @@ func (l *leftovers) repeatAll() {
 	}
 }
 
-// count counts the answers to a release or a renewal. For a renewal, Released means that the node
-// has renewed its vote.
-type count struct {
+// releaseTally counts the answers to a release or a renewal. For a renewal, Released means that the
+// node has renewed its vote.
+type releaseTally struct {
 	quorum    *quorum
 	released  int
-	notHeld   int // number of nodes where the owner has no lease
+	notHeld   int // number of nodes where the owner has no lease, also nodes that never got its acquire
 	doneMarks int // number of the nodes in notHeld that have the done mark
 	revoked   bool
 	reason    string
@@ -117,7 +117,7 @@ type count struct {
 }
 
 // record counts the answer (g, err) of node n.
-func (t *count) record(n *node, g store.Grant, err error) {
+func (t *releaseTally) record(n *node, g store.Grant, err error) {
 	switch {
 	case err != nil:
 		t.errs = append(t.errs, n.error(err))
@@ -134,11 +134,14 @@ func (t *count) record(n *node, g store.Grant, err error) {
 }
 
 // recordAnswer counts the answer a.
-func (t *count) recordAnswer(a answer[store.Grant]) { t.record(t.quorum.nodes[a.node], a.value, a.err) }
+func (t *releaseTally) recordAnswer(a answer[store.Grant]) {
+	t.record(t.quorum.nodes[a.node], a.value, a.err)
+}
 
 // decided reports whether no further answer can change the result.
-func (t *count) decided() bool {
+func (t *releaseTally) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
+	// As long as need nodes may have held the lease, only Released is certain.
 	if t.released >= need || t.notHeld <= all-need {
 		return t.released >= need
 	}
@@ -148,11 +151,11 @@ func (t *count) decided() bool {
 
 // marked returns the number of nodes that have the done mark, if the release sets a done mark. A
 // later acquire is sure to find the mark only if a quorum of nodes has it.
-func (t *count) marked() int { return t.released + t.doneMarks }
+func (t *releaseTally) marked() int { return t.released + t.doneMarks }
 
 // result returns the result of the counted answers. The function silent returns an error for each
 // node that has not answered.
-func (t *count) result(silent func() []error) (store.Grant, error) {
+func (t *releaseTally) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
 		return store.Grant{State: store.Released}, nil
@@ -212,7 +215,7 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 // grants, which has a place for each lease of the whole batch.
 func (p *renewal) collect(q *quorum, grants []store.Grant) {
 	defer p.fan.stop()
-	counts := make([]count, len(p.claims))
+	counts := make([]releaseTally, len(p.claims))
 	for i := range counts {
 		counts[i].quorum = q
 	}

@@ -34,7 +34,9 @@ type roster struct {
 
 // member is what this process knows of one node as a member of the set.
 type member struct {
-	text atomic.Pointer[string] // text is the marker under which the node votes; nil: it does not vote
+	// text is the marker under which the node votes. nil: it does not vote, or this process must
+	// look first; unlike standing.text, read without a mutex.
+	text atomic.Pointer[string]
 
 	asking  sync.Mutex // locked while this process looks at this node alone
 	askedAt time.Time

@@ -21,7 +21,7 @@ type tally struct {
 	clockOff   nodes // nodes whose clocks were wrong when the last answer came
 	era        era   // the era that most votes have; only the votes of this era count
 	took       time.Duration
-	rounds     int
+	trips      int           // how many round trips the round needed
 	retryAfter time.Duration // time until enough nodes are expected to vote
 }
 

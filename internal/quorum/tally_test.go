@@ -190,7 +190,7 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		{"dn!", true, store.NotOurs},
 	} {
 		q := tallyOf("", "", "").quorum
-		n := count{quorum: q}
+		n := releaseTally{quorum: q}
 		for i, a := range c.answers {
 			switch a {
 			case '!':
