@@ -17,8 +17,9 @@ import (
 // taken too little of the response.
 var ErrStalled = errors.New("the client makes no progress")
 
-// pace is the context of a handler that holds the lock. It limits the time for which the client can
-// block the handler. The time in which the handler does other things does not count.
+// pace is the context that the handler gets: it ends with the lock, limits slow clients, and
+// carries the wait for [Waited]. It limits the time for which the client can block the handler. The
+// time in which the handler does other things does not count.
 type pace struct {
 	context.Context
 	end    context.CancelCauseFunc

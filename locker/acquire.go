@@ -44,7 +44,7 @@ type caller struct {
 	observed context.Context // the context of the calls: ctx plus the Observer's additions
 	began    time.Time
 	expiry   <-chan time.Time // fires when rule.Wait is over
-	meta     string           // the signed metadata
+	meta     string           // the signed metadata: see config.sign
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
 	// of keys. If there is such a key, this acquire must not wait. "" means that there is no such
@@ -123,8 +123,8 @@ func (c *caller) observe() {
 	c.observed, c.finish = c.engine.cfg.observe(c.observed, OpAcquire, c.rule)
 }
 
-// end notifies the Observer of the result (lease, err), and returns the same values.
-func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
+// report tells the Observer the result (lease, err), and returns the same values.
+func (a *acquisition) report(lease *Lease, err error) (*Lease, error) {
 	if end := a.caller.finish; end != nil {
 		a.caller.finish = nil
 		finish(end, a.outcome(lease, err))
@@ -167,7 +167,6 @@ func (a *acquisition) expectTurn() {
 
 // run does the work of Acquire: it waits for the lease, and returns the lease or an error.
 func (a *acquisition) run() (lease *Lease, err error) {
-	a.ticket = &a.own
 	if err := a.caller.ctx.Err(); err != nil {
 		return nil, a.fail(err, 0)
 	}
@@ -187,16 +186,16 @@ func (a *acquisition) run() (lease *Lease, err error) {
 		a.caller.expiry = timer.C
 	}
 	a.caller.describe()
-	defer func() { a.close(lease, err) }() // deferred, so that close also runs when a Backoff panics
+	defer func() { a.cleanUp(lease, err) }() // deferred, so that cleanUp also runs when a Backoff panics
 	if within != nil && !a.caller.alreadyReads {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
 		} // the lease was lost meanwhile
 	}
-	t, ok := a.caller.engine.cohorts.share(a.caller.rule, a.caller.adaptive)
+	t, ok := a.caller.engine.cohorts.sharedTerms(a.caller.rule, a.caller.adaptive)
 	switch {
 	case ok:
-		return a.waitInCohort(t)
+		return a.joinCohort(t)
 	case a.caller.rule.Mode == Shared:
 		a.cohort = &cohort{terms: t} // no lease to share, so the caller gets a cohort of its own
 	}
@@ -241,9 +240,9 @@ func shorten(text string, n int) string {
 	return text[:n] // text is not UTF-8, so it is cut at any byte
 }
 
-// close cleans up after the acquire, whose result is (lease, err). If there is no lease, close also
-// gives up the token and the lead of the cohort.
-func (a *acquisition) close(lease *Lease, err error) {
+// cleanUp cleans up after the acquire, whose result is (lease, err). It gives back what an
+// unsuccessful acquire holds: the token and the lead of the cohort.
+func (a *acquisition) cleanUp(lease *Lease, err error) {
 	defer a.waiting.endWait()
 	if lease == nil {
 		if a.leads {

@@ -22,7 +22,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.waiting.calls++
 	a.ticket.sentAt = a.caller.began
-	// If the caller has waited, or may have subscribed, this call is sent later than a.began.
+	// If the caller has waited, or may have subscribed, this call is sent later than caller.began.
 	if a.waiting.calls > 1 || a.turn != nil || a.caller.rule.Mode == Shared {
 		a.ticket.sentAt = time.Now()
 	}
@@ -177,7 +177,7 @@ func (a *acquisition) noteBusy(g store.Grant) {
 // newLease makes the lease of the grant g. The deadline counts from start, a time that is no later
 // than the grant. If the grant came by message, handoffTTL is how long the server keeps the lease.
 // If the grant came in a reply, handoffTTL is 0. If the caller has left before the grant arrives,
-// newLease gives the lock back.
+// newLease returns an error, and cleanUp gives the lock back.
 func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) (*Lease, error) {
 	e := a.caller.engine
 	ttl := a.caller.rule.leaseTTL()
@@ -215,6 +215,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		// This call must come before the hold is in the schedule, because the keeper may then
 		// report a loss of the hold to the cohort.
 		e.cohorts.setHold(&f.hold)
+		// A semaphore's cohort has got its next leader in setHold.
 		a.leads = a.leads && a.caller.rule.Limit == 0
 	}
 	writer := g.Writer

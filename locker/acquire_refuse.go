@@ -18,6 +18,61 @@ const unansweredFor = time.Second
 // caller.
 var errWaitOver = errors.New("the wait is over")
 
+// mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
+// RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
+// that it holds. So an acquire of an earlier key makes one attempt, and does not wait.
+func (c *caller) mindOrder(ctx context.Context) error {
+	t := takesIn(ctx)
+	if t == nil {
+		return nil
+	}
+	key := c.key()
+	for _, l := range t.allLeases(ctx) {
+		switch {
+		case l.engine != c.engine || l.state.endError() != nil:
+		case l.hold.claim.Key == key && l.Mode() == Shared && c.rule.Mode == Shared: // the caller reads with the same hold
+		// Another caller may hold units too, and wait for the units of this caller.
+		case l.hold.claim.Key == key && l.rule.Limit > 0 && c.rule.Limit > 0:
+			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
+		case l.hold.claim.Key == key:
+			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
+		case l.hold.claim.Key > key:
+			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
+		}
+	}
+	return nil
+}
+
+// checkNested checks whether the caller's context holds this key already. It refuses an acquire
+// that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
+// result outer is the lease under which the caller already reads, or nil.
+func (c *caller) checkNested() (outer *Lease, err error) {
+	readers := c.engine.can.Downgrade != nil
+	if !readers && c.rule.Mode == Shared {
+		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
+	}
+	for h := heldIn(c.ctx); h != nil; h = h.outer {
+		l := h.lease
+		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.state.endError() != nil {
+			continue
+		}
+		if l.rule.Limit > 0 && c.rule.Limit > 0 {
+			return nil, nil // a semaphore: the caller takes further units with a permit of its own
+		}
+		if l.Mode() == Exclusive {
+			return nil, fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
+				"wrap the Locker with NewReentrant to enter again, use sqllock's Within for a transaction under the lease that is held, "+
+				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported)
+		}
+		if c.rule.Mode == Exclusive {
+			return nil, fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
+				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported)
+		}
+		return l, nil
+	}
+	return nil, nil
+}
+
 // handleError handles err, the error of a call of the Store. It returns nil if the caller may ask
 // again.
 func (a *acquisition) handleError(err error) error {

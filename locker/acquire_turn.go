@@ -93,9 +93,9 @@ func (s successor) follow(now time.Time) *follow {
 	return f
 }
 
-// waitInCohort makes the caller wait together with the callers of this process that want the key on
-// the same terms t. It returns the lease or an error.
-func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
+// joinCohort makes the caller the leader of the callers of this process that want the key on the
+// same terms t, or makes it wait for its turn among them. It returns the lease or an error.
+func (a *acquisition) joinCohort(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
 		if t.mode == Shared {
 			if l := a.readShared(t); l != nil {

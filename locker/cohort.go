@@ -12,6 +12,10 @@ import (
 // processes when the work under each lock is long.
 const streakWithin = 10 * time.Millisecond
 
+// mostSpare is the largest number of ended cohorts whose memory is kept. Without this limit, a
+// moment in which many keys are in use would leave its memory behind for good.
+const mostSpare = 64
+
 // A cohort consists of the callers of this process that want one key on the same terms. One of
 // these callers, the leader, asks the server or holds the lock. The other callers wait in the
 // cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe
@@ -128,11 +132,11 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share returns the terms on which callers with the rule r share a lease. share also returns
-// whether such callers share a lease at all. KeepFor, EndAfter, OnceFor and WithoutRenewal concern
-// one caller's lease, so callers with these settings do not share. A writer with NoWait asks
-// the server itself. Readers share a lease even with NoWait.
-func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
+// sharedTerms returns the terms on which callers with the rule r share a lease. It also returns
+// whether such callers share a lease at all. KeepFor, EndAfter, OnceFor, Metadata and
+// WithoutRenewal concern one caller's lease, so callers with these settings do not share. A writer
+// with NoWait asks the server itself. Readers share a lease even with NoWait.
+func (cs *cohorts) sharedTerms(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
 	if adaptive {
@@ -295,7 +299,7 @@ func (c *cohort) blocker() Peer {
 func (cs *cohorts) leadBeforeRelease(c *cohort) successor {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return cs.newLeader(c)
+	return cs.leadOrEnd(c)
 }
 
 // leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
@@ -312,7 +316,7 @@ func (cs *cohorts) dropHold(h *hold) {
 	defer cs.mu.Unlock()
 	h.ended = true
 	if c := h.cohort; c != nil && c.hold == h {
-		cs.newLeader(c).serve(turn{sawHolder: true})
+		cs.leadOrEnd(c).serve(turn{sawHolder: true})
 	}
 }
 
@@ -324,19 +328,20 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	next := cs.newLeader(c)
+	next := cs.leadOrEnd(c)
 	for next.waiter != nil && a.waiting.neverAnswered(err) && next.waiter.caller.overdue() {
 		next.serve(turn{err: err})
-		next = cs.newLeader(c)
+		next = cs.leadOrEnd(c)
 	}
 	if next.waiter != nil {
 		next.succeed(c, a)
 	}
 }
 
-// newLeader makes the first waiter of c the leader, and returns it. The caller must serve the new
-// leader. Without a waiter, newLeader removes the cohort and returns none. The caller holds cs.mu.
-func (cs *cohorts) newLeader(c *cohort) successor {
+// leadOrEnd makes the first waiter of c the leader, and returns it. The caller must serve the new
+// leader. Without waiters, leadOrEnd ends the cohort, keeps its memory if vacate allows that,
+// and returns none. The caller holds cs.mu.
+func (cs *cohorts) leadOrEnd(c *cohort) successor {
 	reusable := cs.sharing(c.terms).vacate(c)
 	c.hold, c.open = nil, false
 	if len(c.waiting) > 0 {
@@ -345,7 +350,7 @@ func (cs *cohorts) newLeader(c *cohort) successor {
 	if cs.active[c.terms] == c {
 		delete(cs.active, c.terms)
 		c.waiting, c.sawHolder, c.last = c.waiting[:0], false, nil
-		if len(cs.spare) < 64 && reusable {
+		if len(cs.spare) < mostSpare && reusable {
 			cs.spare = append(cs.spare, c)
 		}
 	}

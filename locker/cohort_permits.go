@@ -32,7 +32,7 @@ func (permits) join(*cohort, *acquisition) bool { return false }
 // granted makes the next caller of the cohort the leader.
 func (cs permits) granted(c *cohort, _ *hold) {
 	if cs.active[c.terms] == c { // otherwise the permit belongs to a caller with NoWait, which has a cohort of its own
-		cs.newLeader(c).serve(turn{})
+		cs.leadOrEnd(c).serve(turn{})
 	}
 }
 

@@ -1,9 +1,6 @@
 package locker
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Readers of one process share a hold. The hold is one token and one entry on the server, and its
 // last reader releases it. While the phase is open, newcomers use the hold too, without a call.
@@ -56,7 +53,7 @@ func (cs phases) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 		return true, nil
 	}
 	h.ended = true
-	cs.newLeader(c) // ends the cohort: it has no waiters, because it has a hold
+	cs.leadOrEnd(c) // ends the cohort: it has no waiters, because it has a hold
 	return false, nil
 }
 
@@ -92,36 +89,6 @@ func (a *acquisition) readAlong(outer *Lease) *Lease {
 		return a.takeOver(turn{hold: h, fence: h.fence})
 	}
 	return nil
-}
-
-// checkNested checks whether the caller's context holds this key already. It refuses an acquire
-// that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
-// result outer is the lease under which the caller already reads, or nil.
-func (c *caller) checkNested() (outer *Lease, err error) {
-	readers := c.engine.can.Downgrade != nil
-	if !readers && c.rule.Mode == Shared {
-		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
-	}
-	for h := heldIn(c.ctx); h != nil; h = h.outer {
-		l := h.lease
-		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.state.endError() != nil {
-			continue
-		}
-		if l.rule.Limit > 0 && c.rule.Limit > 0 {
-			return nil, nil // a semaphore: the caller takes further units with a permit of its own
-		}
-		if l.Mode() == Exclusive {
-			return nil, fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
-				"wrap the Locker with NewReentrant to enter again, use sqllock's Within for a transaction under the lease that is held, "+
-				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported)
-		}
-		if c.rule.Mode == Exclusive {
-			return nil, fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
-				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported)
-		}
-		return l, nil
-	}
-	return nil, nil
 }
 
 // subscribeFirst subscribes before the first question, so that the server can notify this process
@@ -223,7 +190,7 @@ func (cs *cohorts) afterDowngrade(h *hold) {
 	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
 	cs.phases[h.claim.Owner] = h
 	if c != nil {
-		cs.newLeader(c).serve(turn{sawHolder: true})
+		cs.leadOrEnd(c).serve(turn{sawHolder: true})
 	}
 }
 

@@ -31,7 +31,7 @@ func (cs streaks) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 	}
 	h.ended = true
 	if len(c.waiting) == 0 {
-		cs.newLeader(c)
+		cs.leadOrEnd(c)
 		return false, nil
 	}
 	c.hold = nil

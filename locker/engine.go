@@ -22,7 +22,7 @@ type Engine struct {
 	can     store.Capabilities // what the Store can do besides its steps
 	cfg     config
 	keeper  keeper
-	steps   calls.Steps // the Steps of the Store
+	steps   calls.Steps // the Store itself if it begins steps without waiting; else calls.Wrap of it
 	mayHang bool        // the Store has no Steps of its own, so its calls may hang
 	cohorts cohorts
 	waiters waiters
@@ -31,7 +31,7 @@ type Engine struct {
 	timers  calls.Timers
 	tuner   *ttlTuner // nil: TTLs are fixed
 
-	calls    calls.Pool
+	calls    calls.Pool  // goroutines of a user's Store, of subscriptions, of operators' calls and of the Observer
 	acquires calls.Tasks // calls of Acquire
 	// This pool has acquisitions that have ended and to which no goroutine refers, so that their
 	// memory is used again.
@@ -41,7 +41,7 @@ type Engine struct {
 	departures departures // releases in the background
 	owned      io.Closer  // the client that Open has made; nil: the client belongs to the caller
 
-	examine sync.Once
+	examine sync.Once     // starts warn, after the first acquire that succeeds
 	closing chan struct{} // closed when Close begins
 	closure closure
 	// The context of calls for which no caller waits. The context ends when Close has ended.
@@ -108,7 +108,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	}
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
 	a.caller.observe()
-	lease, err := a.end(a.run())
+	lease, err := a.report(a.run())
 	if err == nil {
 		a.recycle()
 	}

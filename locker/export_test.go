@@ -17,7 +17,7 @@ func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 		return nil, err
 	}
 	defer e.acquires.Leave()
-	t, _ := e.cohorts.share(a.caller.rule, a.caller.adaptive)
+	t, _ := e.cohorts.sharedTerms(a.caller.rule, a.caller.adaptive)
 	e.cohorts.enter(a, t, false)
 	turn, err := a.awaitTurn()
 	if err != nil {

@@ -12,29 +12,36 @@ import (
 // Usually one [Lease] uses a hold. In a streak, several Leases use it one after the other, each
 // with a fence of its own from the block.
 type hold struct {
-	engine   *Engine
-	claim    store.Claim   // the claim that was granted
+	engine *Engine
+	// claim is the claim that was granted. The keeper's mutex guards Mode, Fence and Inbox, which
+	// Downgrade changes; the rest is constant.
+	claim    store.Claim
 	fence    uint64        // the first fence of the block
 	ttl      time.Duration // the TTL that was asked for
 	start    instant       // the time from which deadlines count; it is not later than the grant
 	received instant       // when this process received the grant; the time of a streak counts from then
 	// keepUntil is the time until which Rule.KeepFor keeps the key, counted from when this process
-	// received the grant. 0: the Rule has no KeepFor.
+	// received the grant. 0: the Rule has no KeepFor. It is set before the grant is published;
+	// keepNothing clears it under the keeper's mutex.
 	keepUntil instant
 	block     int32 // the number of fences in the block
 
 	// The small fields stay together, because many holds are held at once.
-	unclear   bool // an acquire of token is unanswered, so the release must undo it
-	posted    bool // a message about token may still arrive
+	unclear   bool // an acquire of claim.Owner is unanswered, so the release must undo it
+	posted    bool // a message about claim.Owner may still arrive
 	contended bool // the acquire of the hold had to wait
 
 	// Guarded by the cohorts' mutex:
-	closed bool    // Shared: no further Lease may use the hold
-	ended  bool    // the hold is being released, or is lost
-	used   int32   // how many fences of the block were given out
-	users  int32   // if Shared: how many Leases use the hold, or are about to use it
-	cohort *cohort // the callers that may get the hold by hand-off; nil: none
-	signed string  // the signed metadata of the hold's user, or of the first of several readers
+	closed bool  // Shared: no further Lease may use the hold
+	ended  bool  // the hold is being released, or is lost
+	used   int32 // how many fences of the block were given out
+	users  int32 // if Shared: how many Leases use the hold, or are about to use it
+	// cohort has the callers that may get the hold by hand-off; nil: none. After the release, the
+	// cohort may serve other terms: check cohort.hold == h.
+	cohort *cohort
+	// signed is the metadata of the hold's user, or of the first of several readers, signed: with
+	// the holder's traceparent in front (store.Sign); nothing is authenticated.
+	signed string
 
 	renewal renewal // guarded by the keeper's mutex
 }

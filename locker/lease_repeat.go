@@ -108,8 +108,8 @@ func (r *repetition) attempt() (verdict, error) {
 	return again, nil
 }
 
-// wait waits until answerReady is closed, or until pause fires at the end of a pause. If the step
-// must stop first, wait returns false and the result of the step.
+// wait waits until answerReady is signalled, or until pause fires at the end of a pause. If the
+// step must stop first, wait returns false and the result of the step.
 func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (bool, error) {
 	select {
 	case <-answerReady:

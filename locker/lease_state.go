@@ -9,8 +9,10 @@ import (
 // leaseState is what changes of a Lease. Usually the hold and the contexts end together. While the
 // Engine is closing, the contexts end before the hold. The release follows, also after a loss.
 type leaseState struct {
-	mu       sync.Mutex // guards all other fields except notified and began
-	notified sync.Once  // ensures that the Observer is notified of the hold's end only once
+	// mu guards all other fields except notified, began and released. released is written by the
+	// first Release only, and read after releaseEnded.
+	mu       sync.Mutex
+	notified sync.Once // ensures that the Observer is notified of the hold's end only once
 
 	// The small fields stay together, because many leases are held at once.
 	mode         Mode // the Rule's Mode; Shared after a Downgrade

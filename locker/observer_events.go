@@ -57,7 +57,8 @@ type HolderTracer interface {
 	Traceparent(ctx context.Context) string
 }
 
-// sign returns metadata with the traceparent of ctx added, if the Observer has one.
+// sign returns the metadata signed: with the holder's traceparent, which is the one of ctx, in
+// front (store.Sign), if the Observer has one. Nothing is authenticated.
 func (c *config) sign(ctx context.Context, metadata string) string {
 	if t, ok := c.observer.(HolderTracer); ok {
 		return store.Sign(traceparent(ctx, t), metadata)

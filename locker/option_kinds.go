@@ -22,7 +22,8 @@ type SingleOption interface {
 	setSingle(c *config)
 }
 
-// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock] and [EnrollRedlock].
+// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock], [EnrollRedlock] and
+// [ReplaceNode].
 type QuorumOption interface {
 	setQuorum(c *config)
 }

@@ -26,7 +26,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	var all []*acquisition
 	defer func() {
 		for _, a := range all {
-			_, _ = a.end(nil, err) // no effect on an acquisition that has a result already
+			_, _ = a.report(nil, err) // no effect on an acquisition that has a result already
 			e.acquires.Leave()
 		}
 	}()
@@ -48,7 +48,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 			}
 			for _, a := range rest[:alone] {
 				a.caller.ctx, a.caller.rule, a.caller.began = g.ctx, a.caller.rule.withRemainingWait(began), time.Now()
-				lease, err := a.end(a.run())
+				lease, err := a.report(a.run())
 				if err != nil {
 					return err
 				}
@@ -206,7 +206,7 @@ func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 			}
 			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.waiting.failure, errNoAnswer)), 0))
 		}
-		if lease, err = a.end(lease, nil); err != nil {
+		if lease, err = a.report(lease, nil); err != nil {
 			return err
 		}
 		g.add(lease)
@@ -269,29 +269,4 @@ func (t *takeState) allLeases(ctx context.Context) []*Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append(LeasesFromContext(ctx), t.leases...)
-}
-
-// mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
-// RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
-// that it holds. So an acquire of an earlier key makes one attempt, and does not wait.
-func (c *caller) mindOrder(ctx context.Context) error {
-	t := takesIn(ctx)
-	if t == nil {
-		return nil
-	}
-	key := c.key()
-	for _, l := range t.allLeases(ctx) {
-		switch {
-		case l.engine != c.engine || l.state.endError() != nil:
-		case l.hold.claim.Key == key && l.Mode() == Shared && c.rule.Mode == Shared: // the caller reads with the same hold
-		// Another caller may hold units too, and wait for the units of this caller.
-		case l.hold.claim.Key == key && l.rule.Limit > 0 && c.rule.Limit > 0:
-			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
-		case l.hold.claim.Key == key:
-			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
-		case l.hold.claim.Key > key:
-			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
-		}
-	}
-	return nil
 }
