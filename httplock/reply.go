@@ -136,7 +136,8 @@ var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUna
 	title: "The lock server is unavailable", detail: "Nothing was done. Try again later."}
 
 // unrecorded and unguarded are no replies: observers get them beside the reply of the handler. With
-// unrecorded, the handler has run, and it is unknown whether the lock server, or the store, knows it.
+// unrecorded, the handler has run, and it is unknown whether the lock server, or the store, knows
+// it.
 var (
 	unrecorded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
 		title: "The lock server is unavailable", detail: "The request was handled. It is unknown whether this was recorded."}

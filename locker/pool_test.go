@@ -70,7 +70,7 @@ type farConn struct{ net.Conn }
 
 func (c farConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	time.Sleep(10 * time.Millisecond) // the trip of the reply
+	<-time.After(10 * time.Millisecond) // the trip of the reply
 	return n, err
 }
 

@@ -27,7 +27,6 @@ var (
 	lost             = locktest.Lost
 	newSingle        = locktest.Single
 	eventually       = locktest.Eventually
-	within           = locktest.Within
 	asks             = locktest.Asks
 	inLine           = locktest.Queued
 	through          = locktest.Through

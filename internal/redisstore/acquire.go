@@ -42,6 +42,7 @@ func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
 	block := max(c.FenceCount, 1)
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
 	switch s.kind {
+	case forOne: // below
 	case withReaders:
 		reader := "0"
 		if c.Mode == store.Shared {

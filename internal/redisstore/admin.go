@@ -55,6 +55,7 @@ func (s *Store) Read(ctx context.Context, key string) (info store.Info, text str
 func (s *Store) read(ctx context.Context, key string) (f found, err error) {
 	keys := []string{key, QueueKey(key)}
 	switch s.kind {
+	case forOne: // no other keys
 	case withReaders:
 		keys = append(keys, ReadersKey(key))
 	case withPermits:

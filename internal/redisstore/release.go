@@ -39,6 +39,7 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 		done = DoneKey(c.Key)
 	}
 	switch s.kind {
+	case forOne: // below
 	case withReaders:
 		phase := tombstone
 		if c.Fence != 0 {
@@ -102,7 +103,7 @@ func readRelease(_ *question, text string) (g store.Grant, err error) {
 // happen together.
 func (s *Store) movable(script Script, c store.Claim) *question {
 	q := newQuestion(script, c.Key, readRelease)
-	if s.cluster != nil && !(c.Complete && c.OnceFor > 0) {
+	if s.cluster != nil && (!c.Complete || c.OnceFor <= 0) {
 		claim := c // only this copy is on the heap
 		q.alone = func(ctx context.Context) (store.Grant, error) { return s.releaseAlone(ctx, claim) }
 	}

@@ -85,6 +85,7 @@ func (b *batch) call() *Call {
 		owner := c.Owner
 		keys = append(keys, c.Key, QueueKey(c.Key))
 		switch b.kind {
+		case forOne: // no other keys
 		case withReaders:
 			owner = ReaderEntry(*c) + "|" + strconv.FormatUint(c.Fence, 10)
 			keys = append(keys, ReadersKey(c.Key))

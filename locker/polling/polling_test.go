@@ -48,9 +48,9 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
-	locktest.WantErr(t, err, key, locker.ErrBusy)
+	_ = locktest.WantErr(t, err, key, locker.ErrBusy)
 	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 50 * time.Millisecond})
-	locktest.WantErr(t, err, key, locker.ErrBusy)
+	_ = locktest.WantErr(t, err, key, locker.ErrBusy)
 	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
 		t.Fatalf("their lock was disturbed: %v", err)
 	}
@@ -180,7 +180,7 @@ func TestPollingRenewsAndLoses(t *testing.T) {
 		t.Fatal(err)
 	}
 	locktest.Lost(t, lease, locker.ErrLost)
-	locktest.WantErr(t, lease.Release(t.Context()), "polling:renew", locker.ErrLost)
+	_ = locktest.WantErr(t, lease.Release(t.Context()), "polling:renew", locker.ErrLost)
 	if client.Get(t.Context(), "polling:renew").Val() != "somebody else" {
 		t.Error("the next holder was disturbed")
 	}
@@ -191,7 +191,7 @@ func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
 	l := newPolling(t, redistest.Shared(t).Client(t))
 	for _, rule := range []locker.Rule{{Key: "polling:no", OnceFor: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
 		_, err := l.Acquire(t.Context(), rule)
-		locktest.WantErr(t, err, "polling:no", locker.ErrUnsupported)
+		_ = locktest.WantErr(t, err, "polling:no", locker.ErrUnsupported)
 		locktest.WantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)
 	}
 	if _, err := l.Inspect(t.Context(), "a"); !errors.Is(err, locker.ErrUnsupported) {
@@ -249,7 +249,7 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 	}
 	before := locktest.ScriptsRun(t, client)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "polling:retries"})
-	locktest.WantErr(t, err, "polling:retries", locker.ErrBusy)
+	_ = locktest.WantErr(t, err, "polling:retries", locker.ErrBusy)
 	if n := locktest.ScriptsRun(t, client) - before; n != 4 {
 		t.Errorf("it asked %d times, the strategy lets it ask 4 times", n)
 	}
@@ -295,7 +295,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err := l.Acquire(ctx, locker.Rule{Key: key})
-	locktest.WantErr(t, err, key, context.DeadlineExceeded, locker.ErrUnavailable)
+	_ = locktest.WantErr(t, err, key, context.DeadlineExceeded, locker.ErrUnavailable)
 	locktest.WantNot(t, err, locker.ErrBusy)
 	if swallowed.Hits() != 1 {
 		t.Fatal("positive control: no answer was swallowed")
@@ -312,7 +312,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err = l.Acquire(ctx, locker.Rule{Key: key})
-	locktest.WantErr(t, err, key, context.DeadlineExceeded)
+	_ = locktest.WantErr(t, err, key, context.DeadlineExceeded)
 	locktest.Eventually(t, "it was looked for", func() bool { return locktest.ScriptsRun(t, direct) >= before+2 })
 	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
 		t.Errorf("their lock was disturbed: %v", err)
@@ -335,7 +335,7 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	defer cancel()
 	before := locktest.ScriptsRun(t, direct)
 	_, err := l.Acquire(ctx, locker.Rule{Key: key})
-	locktest.WantErr(t, err, key, context.DeadlineExceeded)
+	_ = locktest.WantErr(t, err, key, context.DeadlineExceeded)
 	locktest.Eventually(t, "the undo has run", func() bool { return locktest.ScriptsRun(t, direct) >= before+2 }) // the undo obtains the lock and releases it
 	if held.Hits() != 1 {
 		t.Fatal("positive control: the obtain was not held back")
@@ -385,7 +385,7 @@ func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
-	locktest.WantErr(t, err, "b", locker.ErrUnavailable)
+	_ = locktest.WantErr(t, err, "b", locker.ErrUnavailable)
 	locktest.WantNot(t, err, locker.ErrBusy)
 	first := lease.Expires()
 	locktest.Eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })

@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"testing"
 	"time"
 
@@ -178,6 +177,3 @@ func (b *bench) checkHolds(c store.Claim, step string) {
 
 // sleep waits until the duration d has passed on the server's clock.
 func (b *bench) sleep(d time.Duration) { <-time.After(d + d/10) }
-
-// endedAsLost reports whether err is ErrLost.
-func endedAsLost(err error) bool { return errors.Is(err, locker.ErrLost) }
