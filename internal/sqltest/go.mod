@@ -5,7 +5,6 @@ go 1.25.0
 require github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 
 require (
-	github.com/bsm/redislock v0.9.4 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/redis/go-redis/v9 v9.22.0 // indirect
 	go.uber.org/atomic v1.11.0 // indirect

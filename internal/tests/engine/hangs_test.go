@@ -165,23 +165,6 @@ func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	proxy.Cut()
 }
 
-// far is a hook that delays each call by the round trip to a distant node.
-type far struct{ trip time.Duration }
-
-func (f far) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (f far) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		time.Sleep(f.trip)
-		return next(ctx, cmd)
-	}
-}
-func (f far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		time.Sleep(f.trip)
-		return next(ctx, cmds)
-	}
-}
-
 func TestEngineD12AFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
