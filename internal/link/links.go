@@ -149,3 +149,210 @@ func (ls *Links) eachLink(f func(*link)) {
 		return true
 	})
 }
+
+// Cluster is a client of a Redis Cluster. A *redis.ClusterClient is a Cluster.
+type Cluster interface {
+	Client
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	ForEachMaster(ctx context.Context, visit func(ctx context.Context, master *redis.Client) error) error
+	ReloadState(ctx context.Context)
+}
+
+var _ Cluster = (*redis.ClusterClient)(nil)
+
+const (
+	// mostHops is the largest number of times that a call is sent on to another node because its
+	// slot has moved. After that, the caller repeats the call after a pause.
+	mostHops = 3
+	// mostHelpers is the largest number of goroutines that look for nodes.
+	mostHelpers = 8
+)
+
+// linkFor returns the link for a call that is to be listed. While the node is unknown, linkFor
+// returns nil. Such a call is sent, or refused, when the Cluster's state has been loaded.
+func (ls *Links) linkFor(c *Call) *link {
+	// The client itself can find the node of a call without a WAIT. A WAIT must use the same
+	// connection as its call, so the link must then know the node.
+	if ls.single != nil && (ls.cluster == nil || !c.Acked) {
+		return ls.single
+	}
+	if l := ls.servingLink(c.Key); l != nil {
+		return l
+	}
+	ls.keepPending(c)
+	return nil
+}
+
+// servingLink returns the link to the master of a key, or nil when the client knows no master. It
+// does not block.
+func (ls *Links) servingLink(key string) *link {
+	if !ls.loaded.Load() {
+		return nil
+	}
+	node, err := ls.cluster.MasterForKey(context.Background(), key)
+	if err != nil {
+		return nil
+	}
+	return ls.linkTo(node)
+}
+
+// linkTo returns the link to the given node, and makes this link if it does not exist.
+func (ls *Links) linkTo(node *redis.Client) *link {
+	if l, ok := ls.nodes.Load(node); ok {
+		return l.(*link)
+	}
+	ls.nodes.Range(func(node, l any) bool { // new nodes are rare, so idle links are forgotten only now
+		if l.(*link).forget() {
+			ls.nodes.CompareAndDelete(node, l)
+		}
+		return true
+	})
+	l, _ := ls.nodes.LoadOrStore(node, newLink(ls, node))
+	return l.(*link)
+}
+
+// keepPending keeps the call c until the client knows the Cluster's state. The state is loaded on a
+// new goroutine, because the loading may hang. A call is kept no longer than a flight may take.
+func (ls *Links) keepPending(c *Call) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.pending = append(ls.pending, c)
+	if ls.overdue == nil {
+		ls.overdue = time.AfterFunc(flightFor, func() { ls.resolvePending(ErrNoState) })
+	}
+	if !ls.loading {
+		ls.loading = true
+		ls.Pool.Do(ls.loadState)
+	}
+}
+
+// loadState makes the client load the Cluster's state.
+func (ls *Links) loadState() {
+	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
+	defer cancel()
+	_, err := ls.cluster.MasterForKey(ctx, "")
+	ls.mu.Lock()
+	ls.loading = false
+	ls.mu.Unlock()
+	if err == nil {
+		ls.loaded.Store(true)
+	}
+	ls.resolvePending(err)
+}
+
+// resolvePending sends the calls that have waited for the Cluster's state. If the state is still
+// unknown, it refuses them with the cause err.
+func (ls *Links) resolvePending(err error) {
+	ls.mu.Lock()
+	pending := ls.pending
+	ls.pending = nil
+	if ls.overdue != nil {
+		ls.overdue.Stop()
+		ls.overdue = nil
+	}
+	ls.mu.Unlock()
+	for _, c := range pending {
+		if l := ls.servingLink(c.Key); l != nil {
+			l.enlist(c)
+		} else {
+			c.refuse(noState{err})
+		}
+	}
+}
+
+// noState is the error ErrNoState together with its cause.
+type noState struct{ cause error }
+
+func (e noState) Error() string {
+	if e.cause == nil || e.cause == ErrNoState {
+		return ErrNoState.Error()
+	}
+	return ErrNoState.Error() + ": " + e.cause.Error()
+}
+
+func (e noState) Unwrap() []error { return []error{ErrNoState, e.cause} }
+
+// reloadState makes the client load the Cluster's state again. It is called when a node has not
+// answered, because another node may now serve the slots of this node.
+func (ls *Links) reloadState() {
+	if ls.cluster != nil {
+		ls.cluster.ReloadState(context.Background())
+	}
+}
+
+// reroute sends calls to the nodes that now serve their slots. It returns the calls whose slots are
+// still served by the node of the link current.
+func (ls *Links) reroute(calls []*Call, current *link) []*Call {
+	if current == ls.single {
+		return calls
+	}
+	var stay []*Call
+	for _, c := range calls {
+		if l := ls.servingLink(c.Key); c.hops > 0 || l == nil || l == current {
+			stay = append(stay, c)
+		} else if c.markRelisted() {
+			l.enlist(c)
+		}
+	}
+	return stay
+}
+
+// redirect reads err, the error of the call c. If err shows that the call's slot has moved,
+// redirect sends the call to the new node and returns true. The method redirect does not block,
+// because another goroutine looks for the node.
+func (ls *Links) redirect(c *Call, err error) bool {
+	if err == nil || ls.cluster == nil || c.hops == mostHops {
+		return false
+	}
+	addr, asking := redis.IsAskError(err)
+	if !asking {
+		var moved bool
+		if addr, moved = redis.IsMovedError(err); !moved {
+			if redis.IsClusterDownError(err) || redis.IsReadOnlyError(err) {
+				ls.reloadState()
+			}
+			return false
+		}
+		ls.reloadState()
+	}
+	if ls.helpers.Add(1) > mostHelpers {
+		ls.helpers.Add(-1)
+		return false
+	}
+	if !c.markRelisted() { // false: the caller has left
+		ls.helpers.Add(-1)
+		return true
+	}
+	c.hops++
+	ls.Pool.Do(func() {
+		defer ls.helpers.Add(-1)
+		node := ls.masterAt(addr)
+		if node == nil { // the client does not know the node yet
+			c.refuse(err)
+			return
+		}
+		c.asking = asking
+		ls.linkTo(node).enlist(c)
+	})
+	return true
+}
+
+// masterAt returns the client of the master at the address addr, or nil when no master has this
+// address.
+func (ls *Links) masterAt(addr string) *redis.Client {
+	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
+	defer cancel()
+	found := make(chan *redis.Client, 1)
+	_ = ls.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+		if master.Options().Addr == addr {
+			found <- master
+		}
+		return nil
+	})
+	select {
+	case node := <-found:
+		return node
+	default:
+		return nil
+	}
+}
