@@ -136,6 +136,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("err = %v", err)
 		}
 		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
+		synctest.Wait()         // the steps end at this very moment
 		ask(2)
 	})
 
