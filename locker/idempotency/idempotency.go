@@ -1,7 +1,7 @@
 // Package idempotency runs a request once, even if the client sends the request several times. A
 // repeated request gets the answer of the first run.
 //
-// The adapters use this package: see Idempotency in httplock and ginlock. Use it directly for
+// The adapters use this package: see NewIdempotency in httplock and ginlock. Use it directly for
 // requests that arrive in other ways:
 //
 //	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}

@@ -72,18 +72,7 @@ var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx conte
 		}
 		defer func() { _ = db.Close() }()
 		h, err := sqllock.New(l, db)
-		if err == nil {
-			err = h.Migrate(t.Context())
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ *sqllock.Tx) error { work(ctx); return nil })
-		if err != nil && !errors.Is(err, locker.ErrLost) {
-			t.Error(err)
-		}
+		transact(t, h, err, work)
 	},
 }
 
@@ -220,4 +209,19 @@ func exported(t *testing.T, tel *telemetry) string {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +
 		strings.Join(tel.logs.linesWith(), "\n")
+}
+
+// transact runs work in a transaction of h, under the lock of secret. err is the error of the
+// constructor of h.
+func transact[T any](t *testing.T, h *sqllock.Handle[T], err error, work func(context.Context)) {
+	t.Helper()
+	if err == nil {
+		err = h.Migrate(t.Context())
+	}
+	if err == nil {
+		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute}, func(ctx context.Context, _ T) error { work(ctx); return nil })
+	}
+	if err != nil && !errors.Is(err, locker.ErrLost) {
+		t.Error(err)
+	}
 }

@@ -2,7 +2,6 @@ package otellock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -82,18 +81,7 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 		pool, _ := db.DB()
 		defer func() { _ = pool.Close() }()
 		h, err := gormlock.New(l, db)
-		if err == nil {
-			err = h.Migrate(t.Context())
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ *gorm.DB) error { work(ctx); return nil })
-		if err != nil && !errors.Is(err, locker.ErrLost) {
-			t.Error(err)
-		}
+		transact(t, h, err, work)
 	},
 	"pgxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := pgx.ConnectConfig(t.Context(), schema(t))
@@ -103,18 +91,7 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 		}
 		defer func() { _ = db.Close(context.Background()) }()
 		h, err := pgxlock.New(l, db)
-		if err == nil {
-			err = h.Migrate(t.Context())
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ pgx.Tx) error { work(ctx); return nil })
-		if err != nil && !errors.Is(err, locker.ErrLost) {
-			t.Error(err)
-		}
+		transact(t, h, err, work)
 	},
 	"sqlxlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := sqlx.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "canary.db")+"?_pragma=busy_timeout(1000)")
@@ -124,18 +101,7 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 		}
 		defer func() { _ = db.Close() }()
 		h, err := sqlxlock.New(l, db)
-		if err == nil {
-			err = h.Migrate(t.Context())
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		err = h.Do(t.Context(), locker.Rule{Key: secret, Wait: time.Minute},
-			func(ctx context.Context, _ *sqlx.Tx) error { work(ctx); return nil })
-		if err != nil && !errors.Is(err, locker.ErrLost) {
-			t.Error(err)
-		}
+		transact(t, h, err, work)
 	},
 }
 
