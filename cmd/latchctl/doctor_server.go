@@ -59,7 +59,7 @@ func (p *patient) version(context.Context) {
 	onCluster := p.info["cluster_enabled"] == "1"
 	switch {
 	case p.info["valkey_version"] != "":
-		p.report(hint, "version", "Valkey "+p.info["valkey_version"]+" is not in latchkit's tests", "")
+		p.report(okay, "version", "Valkey "+p.info["valkey_version"], "") // the first Valkey is Redis 7.2
 	case major < 6 || major == 6 && minor < 2:
 		p.report(bad, "version", "Redis "+text, "install Redis 6.2 or newer: older ones lack commands that every step uses")
 	case onCluster && major < 7:

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -81,7 +82,13 @@ func TestDoctorFinds(t *testing.T) {
 	}
 	do("config", "set", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
 	finds(t, diagnosis(t, 1, nodes), "eviction", bad, "allkeys-lru")
-	do("config", "set", "maxmemory", "1200000", "maxmemory-policy", "noeviction")
+	var used int64
+	for line := range strings.Lines(c.Info(t.Context(), "memory").Val()) {
+		if n, err := fmt.Sscanf(line, "used_memory:%d", &used); err == nil && n == 1 {
+			break
+		}
+	}
+	do("config", "set", "maxmemory", used/100*105, "maxmemory-policy", "noeviction")
 	finds(t, diagnosis(t, 1, nodes), "memory", bad, "maxmemory is used")
 	do("config", "set", "maxmemory", "0")
 

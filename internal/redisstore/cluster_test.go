@@ -38,9 +38,9 @@ func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 // A user with the rights that docs/operations.md lists can lock on a Cluster.
 func TestAUserForLocksOnACluster(t *testing.T) {
 	t.Parallel()
-	words, more := documentedUser(t)
-	words = append(words, more...)
 	cluster := redistest.StartCluster(t)
+	words, more := documentedUser(t, cluster.Masters[0].Client(t))
+	words = append(words, more...)
 	for _, node := range append(cluster.Masters, cluster.Replicas...) {
 		if err := node.Client(t).Do(t.Context(), words...).Err(); err != nil {
 			t.Fatal(err)
@@ -60,6 +60,11 @@ func TestAUserForLocksOnACluster(t *testing.T) {
 	eventually(t, "the waiter follows its slot", func() bool { return listenersIn(t, to, "order:1") == 1 })
 	release(t, holder)
 	release(t, waiter.Granted(5*time.Second))
+	for _, node := range cluster.Masters {
+		if refused := node.Client(t).ACLLog(t.Context(), 10).Val(); len(refused) > 0 {
+			t.Errorf("%s refused: %+v", node.Addr(), refused[0])
+		}
+	}
 }
 
 func TestRunAllOnACluster(t *testing.T) {

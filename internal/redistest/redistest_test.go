@@ -58,8 +58,8 @@ func TestStart(t *testing.T) {
 
 	t.Run("reports what the server has to say against its arguments", func(t *testing.T) {
 		t.Parallel()
-		test := faketest.Run(t, func(t testing.TB) { Start(t, "--no-such-option", "1") })
-		if !test.FailedWith("no-such-option") || !test.FailedWith("Bad directive") {
+		test := faketest.Run(t, func(t testing.TB) { Start(t, "--maxmemory-policy", "no-such-policy") })
+		if !test.FailedWith("no-such-policy") || !test.FailedWith("must be one of") {
 			t.Errorf("the test had %v", test)
 		}
 	})
