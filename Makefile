@@ -63,7 +63,7 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 	done
 
 .PHONY: matrix
-matrix: tools ## run the suites on Valkey, Redis 8 and MySQL, and write the table of docs/operations.md: an hour
+matrix: tools clients gotestsum ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
 	.ci/matrix
 
 .PHONY: soak
