@@ -9,7 +9,7 @@ import (
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
 // cohort). It waits at the server only if it leads these callers, or shares no lease with them.
 // While it waits for an answer of the Store, it also watches the caller's context, the time
-// limit Wait, and whether the Locker is being closed. The table shows what can happen, and how
+// limit Wait, and whether the Locker is being closed or drained. The table shows what can happen, and how
 // the acquisition reacts:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
@@ -18,7 +18,7 @@ import (
 //	refused   an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s)
 //	          while no holder was seen
 //	unclear   ask again with the same token, which finds an earlier grant; time limit as above
-//	an end    ctx or Wait ends, or the Locker closes: the call is abandoned. The token leaves the
+//	an end    ctx or Wait ends, or the Locker closes or drains: the call is abandoned. The token leaves the
 //	          queue and is undone in the background, so that a late execution takes nothing. If the
 //	          server grants the key meanwhile, the grant goes to the next waiter
 type acquisition struct {
@@ -45,6 +45,7 @@ type caller struct {
 	began    time.Time
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	meta     string           // the signed metadata: see config.sign
+	refused  <-chan struct{}  // closed when the caller must not wait any longer: see isRefused
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
 	// of keys. If there is such a key, this acquire must not wait. "" means that there is no such
@@ -79,26 +80,30 @@ const (
 )
 
 // await waits until one of the events w happens, or until the caller must not wait any longer:
-// because its context or its Wait has ended, or because the Locker is closing. In the latter case
-// it returns waitOver, and the reason for giveUp.
+// because its context or its Wait has ended, or because the Locker is closing or drains. In these
+// cases it returns waitOver, and the reason for giveUp.
 func (c *caller) await(w *awaited) (event, error) {
-	select {
-	case <-w.answer:
-		return answerCame, nil
-	case <-w.bell:
-		return bellRang, nil
-	case <-w.timer:
-		return timerFired, nil
-	case <-w.silence:
-		return silenceOver, nil
-	case w.turn = <-w.turns:
-		return turnCame, nil
-	case <-c.ctx.Done():
-		return waitOver, c.ctx.Err()
-	case <-c.expiry:
-		return waitOver, errWaitOver
-	case <-c.engine.closing:
-		return waitOver, ErrClosed
+	for {
+		select {
+		case <-w.answer:
+			return answerCame, nil
+		case <-w.bell:
+			return bellRang, nil
+		case <-w.timer:
+			return timerFired, nil
+		case <-w.silence:
+			return silenceOver, nil
+		case w.turn = <-w.turns:
+			return turnCame, nil
+		case <-c.ctx.Done():
+			return waitOver, c.ctx.Err()
+		case <-c.expiry:
+			return waitOver, errWaitOver
+		case <-c.refused:
+			if c.isRefused() {
+				return waitOver, ErrClosed
+			}
+		}
 	}
 }
 
@@ -170,7 +175,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if err := a.caller.ctx.Err(); err != nil {
 		return nil, a.fail(err, 0)
 	}
-	if a.caller.engine.isClosing() {
+	if a.caller.isRefused() {
 		return nil, a.fail(ErrClosed, 0)
 	}
 	within, err := a.caller.checkNested()

@@ -164,6 +164,9 @@ func (w *waiting) explainFailure(e *Engine) error {
 // fail returns err as the Error of this acquire. If retryAfter is 0, the RetryAfter of err is used,
 // if it has one.
 func (a *acquisition) fail(err error, retryAfter time.Duration) error {
+	if err == ErrClosed {
+		return errClosed(a.caller.rule.Key)
+	}
 	e := &Error{Op: OpAcquire, Key: a.caller.rule.Key, RetryAfter: retryAfter, Err: err}
 	var later interface{ RetryAfter() time.Duration }
 	if retryAfter > 0 {

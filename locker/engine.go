@@ -37,13 +37,16 @@ type Engine struct {
 	// memory is used again.
 	acquisitions sync.Pool
 	runs         calls.Tasks // the functions that Run is executing
+	holders      calls.Tasks // leases, and calls of Acquire; Drain waits for them
 
 	departures departures // releases in the background
 	owned      io.Closer  // the client that Open has made; nil: the client belongs to the caller
 
-	examine sync.Once     // starts warn, after the first acquire that succeeds
-	closing chan struct{} // closed when Close begins
-	closure closure
+	examine   sync.Once     // starts warn, after the first acquire that succeeds
+	draining  chan struct{} // closed when Drain or Close begins
+	shutDoors sync.Once     // closes draining
+	closing   chan struct{} // closed when Close begins
+	closure   closure
 	// The context of calls for which no caller waits. The context ends when Close has ended.
 	background       context.Context
 	cancelBackground context.CancelFunc
@@ -70,7 +73,7 @@ func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 }
 
 func newEngine(s Store, cfg config) *Engine {
-	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
+	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, draining: make(chan struct{}), closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
 	e.cfg.noUnits = noUnits(e.can)
 	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
@@ -106,7 +109,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.acquires.Leave() // Close waits for this call before it stops the undos
+	defer e.leaveAcquire()
 	a.caller.observe()
 	lease, err := a.report(a.run())
 	if err == nil {
@@ -132,11 +135,11 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	if err == nil {
 		err = a.caller.mindOrder(ctx)
 	}
-	if err == nil && !e.acquires.Enter() {
+	if err == nil && !e.enterAcquire(&a.caller) {
 		err = ErrClosed
 	}
 	if err != nil {
-		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+		return nil, a.fail(err, 0)
 	}
 	return a, nil
 }
@@ -163,12 +166,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	defer close(e.closure.over)
 	close(e.closing)
+	e.refuseNewcomers()
 	silent := e.post.stop()
 	e.acquires.Close()
 	e.runs.Close()
-	for _, l := range e.keeper.leases() {
-		l.state.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
-	}
+	e.endContexts()
 	err := cmp.Or(e.acquires.Wait(ctx), e.runs.Wait(ctx), e.departures.tasks.Wait(ctx)) // in this order
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {

@@ -46,7 +46,7 @@ var (
 	ErrInvalidRule = errors.New("invalid rule")
 	// ErrUnguarded: a function that needs a lease in its context was called without one.
 	ErrUnguarded = errors.New("there is no lease in the context")
-	// ErrClosed: the Locker was closed.
+	// ErrClosed: the Locker is being drained, or was closed.
 	ErrClosed = store.ErrClosed
 )
 
@@ -65,8 +65,8 @@ type Error struct {
 	// RetryAfter is the time for which the key is kept. Otherwise it is an estimate of at most 2 s,
 	// to which up to a quarter is added as jitter. The estimate uses how long the holder has held
 	// the key, how long leases with this Rule.Name were held in this process, and the place in the
-	// queue. RetryAfter is at least 1 ms with ErrBusy and ErrTooManyWaiters, and 0 with all other
-	// errors.
+	// queue. RetryAfter is at least 1 ms with ErrBusy and ErrTooManyWaiters, 1 s when Acquire fails
+	// with ErrClosed, and 0 with all other errors.
 	RetryAfter time.Duration
 	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
 	// [Rule.Metadata] or [WithMetadata]. HolderMetadata is set with ErrBusy if the holder has

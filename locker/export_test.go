@@ -16,7 +16,7 @@ func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.acquires.Leave()
+	defer e.leaveAcquire()
 	t, _ := e.cohorts.sharedTerms(a.caller.rule, a.caller.adaptive)
 	e.cohorts.enter(a, t, false)
 	turn, err := a.awaitTurn()

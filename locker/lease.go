@@ -33,6 +33,7 @@ type Lease struct {
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.fence = a.caller.engine, h, a.caller.rule, fence
 	l.state.began, l.state.mode = time.Now(), a.caller.rule.Mode
+	l.engine.holders.Join() // succeeds, because the call of Acquire is counted; notifyObserver ends it
 	l.base, l.endHold = a.caller.engine.cfg.observe(a.caller.ctx, OpHold, a.caller.rule)
 }
 
@@ -113,7 +114,12 @@ func (l *Lease) lose(reason error) bool {
 // begins before the notification, the Release itself calls notifyObserver. So the Observer was
 // notified of the end when Release returns.
 func (l *Lease) notifyObserver(reason error) {
-	l.state.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, reason)) })
+	l.state.notified.Do(func() {
+		if l.part == nil {
+			defer l.engine.holders.Leave()
+		}
+		finish(l.endHold, l.outcome(OpHold, reason))
+	})
 }
 
 // wrap returns err as an Error with op and the key. If err is an Error already, wrap replaces its

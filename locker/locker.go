@@ -160,7 +160,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 	runs := &lease.engine.runs
 	if !runs.Enter() { // Close has begun since the grant
 		_ = lease.Release(ctx)
-		return &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
+		return errClosed(rule.Key)
 	}
 	defer runs.Leave()
 	returned := false

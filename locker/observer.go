@@ -22,6 +22,7 @@ const (
 	OpInspect    Op = "inspect"     // Engine.Inspect
 	OpRevoke     Op = "revoke"      // Engine.Revoke
 	OpRaiseFence Op = "raise fence" // Engine.RaiseFence
+	OpDrain      Op = "drain"       // Engine.Drain
 	OpClose      Op = "close"       // Engine.Close
 	OpDowngrade  Op = "downgrade"   // Downgrade
 )

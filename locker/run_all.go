@@ -53,7 +53,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	for _, l := range leases {
 		if !l.engine.runs.Enter() { // Close has begun since the grant
 			_ = releaseAll(ctx, leases, false, false)
-			return &Error{Op: OpAcquire, Key: l.rule.Key, Err: ErrClosed}
+			return errClosed(l.rule.Key)
 		}
 		entered++
 	}

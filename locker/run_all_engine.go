@@ -27,7 +27,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	defer func() {
 		for _, a := range all {
 			_, _ = a.report(nil, err) // no effect on an acquisition that has a result already
-			e.acquires.Leave()
+			e.leaveAcquire()
 		}
 	}()
 	for _, rule := range rules {
@@ -69,7 +69,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	apart := func(a *acquisition) bool {
 		return a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 || e.cohorts.departureOf(a.caller.key()) != nil
 	}
-	if over := g.ctx.Err() != nil || e.isClosing(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
+	if over := g.ctx.Err() != nil || all[0].caller.isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
 		return len(all), nil
 	}
 	j := joint{all: all, began: began, sentAt: time.Now()}
@@ -137,7 +137,7 @@ func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error)
 			first = a
 		}
 	}
-	e, all := first.caller.engine, caller{engine: first.caller.engine, ctx: g.ctx}
+	e, all := first.caller.engine, caller{engine: first.caller.engine, ctx: g.ctx, refused: first.caller.refused}
 	if first.caller.rule.Wait > 0 {
 		timer := e.timers.Start(max(first.caller.rule.Wait-time.Since(j.began), 0))
 		defer e.timers.Stop(timer)

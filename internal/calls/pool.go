@@ -152,7 +152,18 @@ func (t *Tasks) Enter() bool {
 	return true
 }
 
-// Leave ends a task that Enter has counted.
+// Join counts one more task, also after Close. It returns false if no task is under way.
+func (t *Tasks) Join() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == 0 {
+		return false
+	}
+	t.n++
+	return true
+}
+
+// Leave ends a task that Enter or Join has counted.
 func (t *Tasks) Leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,22 +182,30 @@ func (t *Tasks) Close() {
 
 // Wait returns nil as soon as no task is under way, or ctx's error if ctx ends first.
 func (t *Tasks) Wait(ctx context.Context) error {
-	t.mu.Lock()
-	if t.n == 0 {
-		t.mu.Unlock()
+	idle := t.Idle()
+	if idle == nil {
 		return nil
 	}
-	if t.idle == nil {
-		t.idle = make(chan struct{})
-	}
-	idle := t.idle
-	t.mu.Unlock()
 	select {
 	case <-idle:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Idle returns a channel that is closed as soon as no task is under way. It returns nil if no task
+// is under way now.
+func (t *Tasks) Idle() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n == 0 {
+		return nil
+	}
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+	}
+	return t.idle
 }
 
 // deadlineContext is a context with a deadline but without a timer. The context is for calls that
