@@ -17,9 +17,10 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
 	}
 	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return e.can.Inspect(ctx, l) })
-	info.Metadata = unsigned(info.Metadata)
+	info.Traceparent, info.Metadata = store.Signature(info.Metadata)
 	for i := range info.Permits {
-		info.Permits[i].Metadata = unsigned(info.Permits[i].Metadata)
+		p := &info.Permits[i]
+		p.Traceparent, p.Metadata = store.Signature(p.Metadata)
 	}
 	return info, err
 }

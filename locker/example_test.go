@@ -84,6 +84,28 @@ func ExampleWithoutQueue() {
 	_ = l.Close(context.Background())
 }
 
+// Instances that poll starve beside others that queue. So all instances of a service change from
+// polling to the queue at the same time.
+func ExampleWithoutQueue_cutover() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	cutover := time.Date(2026, time.December, 1, 4, 0, 0, 0, time.UTC)
+	polls, err := locker.New(client, locker.WithoutQueue())
+	if err != nil {
+		log.Fatal(err)
+	}
+	queues, err := locker.New(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := polls
+	if time.Now().After(cutover) { // for each job again: all instances change in the same second
+		l = queues
+	}
+	_ = locker.Run(context.Background(), l, locker.Rule{Key: "report"}, func(context.Context) error { return nil })
+	_ = polls.Close(context.Background())
+	_ = queues.Close(context.Background())
+}
+
 // Many callers may read an article at the same time; one caller at a time may change it.
 func ExampleNewReadWrite() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})

@@ -103,24 +103,28 @@ func (l lock) hasPermit(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p store.Permit) bool { return p.Fence == fence })
 }
 
-// confirm asks the operator at the terminal whether to break the lock l. It returns an error if
-// there is no terminal, or if the operator does not confirm.
+// confirm asks the operator at the terminal whether to break the lock l.
 func confirm(c *cobra.Command, l lock) error {
-	in, ok := c.InOrStdin().(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return usage("break: a confirmation is needed, and there is no terminal; give --yes")
-	}
-	out := c.OutOrStdout()
-	if err := showText(out, l, nil); err != nil {
+	if err := showText(c.OutOrStdout(), l, nil); err != nil {
 		return err
 	}
-	fmt.Fprint(out, "\nThe holder may go on working until it notices. Take its lease away? [y/N] ")
+	return ask(c, "\nThe holder may go on working until it notices. Take its lease away? [y/N] ", "nothing was broken")
+}
+
+// ask asks the operator at the terminal. It returns an error if there is no terminal, and the error
+// declined if the operator does not confirm.
+func ask(c *cobra.Command, question, declined string) error {
+	in, ok := c.InOrStdin().(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return usage("%s: a confirmation is needed, and there is no terminal; give --yes", c.Name())
+	}
+	fmt.Fprint(c.OutOrStdout(), question)
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		return errors.New("nothing was broken")
+		return errors.New(declined)
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // lock is the state of a key, as an operator sees it.
@@ -136,6 +139,45 @@ func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	locks, err := l.inspectAll(ctx, keys)
+	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Held && l.Waiters == 0 }), err
+}
+
+// foreign returns the locks of other libraries and programs whose keys match the pattern: the strings
+// that latchkit did not write.
+func (l *looker) foreign(ctx context.Context, pattern string) ([]lock, error) {
+	keys := make(map[string]bool)
+	for _, c := range l.clients {
+		if err := scan(ctx, c, pattern, "string", func(key string) { keys[key] = true }); err != nil {
+			return nil, fmt.Errorf("%w: %w", locker.ErrUnavailable, err)
+		}
+	}
+	maps.DeleteFunc(keys, func(key string, _ bool) bool { return strings.HasPrefix(key, store.ReservedPrefix) })
+	locks, err := l.inspectAll(ctx, slices.Sorted(maps.Keys(keys)))
+	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Foreign }), err
+}
+
+// scan calls found for each key at the servers of c that matches the pattern and has a value of this
+// kind; "" is every kind. A key may be found twice.
+func scan(ctx context.Context, c redis.UniversalClient, pattern, kind string, found func(key string)) error {
+	var mu sync.Mutex
+	at := func(ctx context.Context, c redis.UniversalClient) error {
+		all := c.ScanType(ctx, 0, pattern, 500, kind).Iterator()
+		for all.Next(ctx) {
+			mu.Lock()
+			found(all.Val())
+			mu.Unlock()
+		}
+		return all.Err()
+	}
+	if cluster, ok := c.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { return at(ctx, m) })
+	}
+	return at(ctx, c)
+}
+
+// inspectAll returns the state of each key.
+func (l *looker) inspectAll(ctx context.Context, keys []string) ([]lock, error) {
 	locks, errs := make([]lock, len(keys)), make([]error, len(keys))
 	places := make(chan int)
 	var work sync.WaitGroup
@@ -156,7 +198,7 @@ func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 			return nil, err
 		}
 	}
-	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Held && l.Waiters == 0 }), nil
+	return locks, nil
 }
 
 // orders maps the name of each sort order to its comparison function.

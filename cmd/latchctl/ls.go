@@ -16,7 +16,7 @@ import (
 )
 
 func newLs(to *servers) *cobra.Command {
-	var asJSON bool
+	var asJSON, foreign bool
 	var order string
 	c := &cobra.Command{
 		Use:   "ls [PATTERN]",
@@ -27,20 +27,29 @@ func newLs(to *servers) *cobra.Command {
            shared     readers hold it; the number says how many leases they have
            permits    a semaphore: how many units are held, of how many
            kept       released, but kept locked for a time by its rule
-           foreign    held by another library or program; listed while somebody waits
+           foreign    held by another library or program; listed while somebody waits,
+                      or with --foreign
            free       nobody holds it, and the next waiter is about to
   SINCE    how long ago the key was granted
   LEFT     until the lease ends, unless its holder renews it; ∞ for a key without a TTL
-  WAITERS  entries in the queue on the server: mostly one for each process that waits
+  PROCESSES
+           how many processes wait in the queue on the server, each with one request or
+           with many; callers who wait on unequal terms count once for each kind
   FENCE    the number that show, break and the databases know the holder by
   HOLDER   what the holder says about itself (locker.WithMetadata)
 
 PATTERN is a glob-style pattern of Redis, such as 'order:*'. ls reads all keys of
-the server, in small steps that do not block it (SCAN).`,
+the server, in small steps that do not block it (SCAN).
+
+With --foreign, ls lists instead the keys that match PATTERN and that a program without
+latchkit may have locked: during a migration, who still holds what. For Redis, such a
+lock is only a string, so each string that latchkit did not write is listed. Give the
+pattern of the locks.`,
 		Example: `  latchctl ls
   latchctl ls 'order:*' --sort waiters
+  latchctl ls --foreign 'job-lock:*'
   latchctl ls --json | jq -r 'select(.waiters > 10) | .key'`,
-		Args: cobra.MaximumNArgs(1),
+		Args: onePattern,
 		RunE: func(c *cobra.Command, args []string) error {
 			less, ok := orders[order]
 			if !ok {
@@ -49,9 +58,15 @@ the server, in small steps that do not block it (SCAN).`,
 			pattern := "*"
 			if len(args) > 0 {
 				pattern = args[0]
+			} else if foreign {
+				return usage("ls --foreign: give the pattern of the locks, such as 'job-lock:*', because every string on the server may be a lock")
 			}
 			return to.withLooker(c, func(l *looker) error {
-				locks, err := l.all(c.Context(), pattern)
+				list := l.all
+				if foreign {
+					list = l.foreign
+				}
+				locks, err := list(c.Context(), pattern)
 				if err != nil {
 					return err
 				}
@@ -64,6 +79,7 @@ the server, in small steps that do not block it (SCAN).`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each lock, one on a line")
+	c.Flags().BoolVar(&foreign, "foreign", false, "list the locks of other libraries and programs that match PATTERN, also while nobody waits")
 	c.Flags().StringVar(&order, "sort", "key", "key, waiters, age (the oldest lease first) or left (the next to end first)")
 	return c
 }
@@ -96,6 +112,7 @@ type lockJSON struct {
 	Used     int       `json:"used,omitempty"`
 	Limit    int       `json:"limit,omitempty"`
 	Metadata string    `json:"metadata,omitempty"`
+	Trace    string    `json:"trace_id,omitempty"`
 
 	Reading []readerJSON `json:"reading,omitempty"`
 	Permits []permitJSON `json:"permits,omitempty"`
@@ -115,18 +132,19 @@ type permitJSON struct {
 	Since    time.Time `json:"since,omitzero"`
 	Left     float64   `json:"left_seconds"`
 	Metadata string    `json:"metadata,omitempty"`
+	Trace    string    `json:"trace_id,omitempty"`
 }
 
 func (l lock) json() lockJSON {
 	j := lockJSON{
 		Key: l.key, State: l.state(), Fence: l.Fence, Since: l.Since.UTC(), Age: l.age.Seconds(), Readers: l.Readers, Waiters: l.Waiters,
-		Used: l.Used, Limit: l.Limit, Metadata: l.Metadata,
+		Used: l.Used, Limit: l.Limit, Metadata: l.Metadata, Trace: traceOf(l.Traceparent),
 	}
 	for _, r := range l.Reading {
 		j.Reading = append(j.Reading, readerJSON{r.Process, r.Left.Seconds()})
 	}
 	for _, p := range l.Permits {
-		j.Permits = append(j.Permits, permitJSON{p.Fence, p.Weight, p.Kept, p.Since, p.Left.Seconds(), p.Metadata})
+		j.Permits = append(j.Permits, permitJSON{p.Fence, p.Weight, p.Kept, p.Since, p.Left.Seconds(), p.Metadata, traceOf(p.Traceparent)})
 	}
 	if l.Since.IsZero() {
 		j.Since = time.Time{}
@@ -159,7 +177,7 @@ func listTable(w io.Writer, locks []lock) error {
 }
 
 // columns has the headings of the columns of ls and top.
-var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
+var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "PROCESSES", "FENCE", "HOLDER"}
 
 // cells returns one text for each column of ls and top: the row of the lock l.
 func (l lock) cells() []string {

@@ -23,12 +23,12 @@ func TestLsAndShow(t *testing.T) {
 			lease := s.lockedAndWaitedFor(t, key)
 			fence := fmt.Sprint(lease.Fence())
 			table := exits(t, 0, s.nodes, "ls", "order:*")
-			checkContains(t, table.out, "KEY", "WAITERS", key, "exclusive", fence, `holder \x1b[31m7`)
+			checkContains(t, table.out, "KEY", "PROCESSES", key, "exclusive", fence, `holder \x1b[31m7`)
 			if none := exits(t, 0, s.nodes, "ls", "basket:*"); none.out != "nothing is locked, and nobody waits\n" {
 				t.Errorf("no key matches, and ls says %q", none.out)
 			}
 			shown := exits(t, 0, s.nodes, "show", key)
-			checkContains(t, shown.out, fence, "one caller holds it", "waiters  1", `holder \x1b[31m7`)
+			checkContains(t, shown.out, fence, "one caller holds it", "waiting processes  1", `holder \x1b[31m7`)
 
 			lines := exits(t, 0, s.nodes, "ls", key, "--json").out
 			var l lockJSON
@@ -125,6 +125,10 @@ func TestWrongCommandLines(t *testing.T) {
 		{good, "ls --bad", 64, "--help explains"},
 		{good, "ls --sort size", 64, "age, key, left, waiters"},
 		{good, "show", 64, "one key"},
+		{good, "ls a b", 64, "one pattern at most"},
+		{good, "top a b", 64, "one pattern at most"},
+		{good, "ls --foreign", 64, "give the pattern"},
+		{[]string{good[0] + "," + good[0]}, "ls", 64, "separate the nodes by spaces"},
 		{good, "run job true", 64, "behind --"},
 		{good, "run job -n -w 1s -- true", 64, "exclude each other"},
 		{[]string{good[0], good[0], good[0]}, "run job --shared -- true", 64, "a quorum has no readers"},

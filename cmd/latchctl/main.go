@@ -25,7 +25,11 @@ import (
 const (
 	exitFailed      = 1  // the lock was not free, or was lost; or doctor has found a defect
 	exitUsage       = 64 // EX_USAGE: the command line is wrong
-	exitUnavailable = 69 // EX_UNAVAILABLE: the servers do not answer, or the command cannot be started
+	exitUnavailable = 69 // EX_UNAVAILABLE: the servers do not answer
+
+	// These two are the exit codes of a shell.
+	exitCannotRun = 126 // the command is there and cannot be started
+	exitNoCommand = 127 // there is no such command
 )
 
 func main() {
@@ -85,7 +89,8 @@ func newRoot() *cobra.Command {
 hold the locks are down, and needs nothing from them.
 
 Name the server with --node, or with LATCHCTL_NODES in the environment, where
-other users of the machine do not see its password:
+other users of the machine do not see its password. In LATCHCTL_NODES, spaces
+separate the nodes of a quorum: LATCHCTL_NODES='redis://a:6379 redis://b:6379 …'
 
   one server     --node redis://user:password@localhost:6379/0     (rediss:// for TLS)
   Sentinel       --node 'redis://sentinel1:26379?master_name=locks&addr=sentinel2:26379'
@@ -115,7 +120,8 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 		return usage("%w; %s --help explains the flags", err, c.CommandPath())
 	})
 	to.flags(root.PersistentFlags())
-	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newTop(&to), newDoctor(&to), newRun(&to))
+	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newTop(&to), newDoctor(&to), newRun(&to),
+		newEnroll(&to), newReplace(&to), newRaiseFence(&to))
 	return root
 }
 
@@ -136,4 +142,12 @@ func exactly(n int, what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// onePattern allows one argument or none.
+func onePattern(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage("%s: give one pattern at most, in quotes, so that the shell does not replace it; %s --help shows how", c.Name(), c.CommandPath())
+	}
+	return nil
 }

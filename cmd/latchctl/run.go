@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -55,7 +57,9 @@ Exit codes:
     1  the lock is not free (as flock; --conflict-exit-code),
        or was lost (as consul lock; --lost-exit-code)
    64  the command line is wrong
-   69  Redis does not answer, or the command cannot be started`,
+   69  Redis does not answer
+  126  the command cannot be started
+  127  there is no such command`,
 		Example: `  # at most one at a time; a second one ends at once with exit code 1
   latchctl run nightly-report --no-wait -- ./report --all
 
@@ -195,7 +199,10 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &cannot):
-		return &exitError{exitUnavailable, cannot}
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+			return &exitError{exitNoCommand, cannot}
+		}
+		return &exitError{exitCannotRun, cannot}
 	case errors.Is(err, locker.ErrDone):
 		fmt.Fprintf(r.messages, "latchctl: %s is done already, so the command did not run\n", printable(r.rule.Key))
 		return nil

@@ -106,7 +106,9 @@ func TestRunExitCodes(t *testing.T) {
 	for script, want := range map[string]int{"true": 0, "exit 7": 7, "kill -TERM $$": 128 + 15, "kill -KILL $$": 128 + 9} {
 		exits(t, want, nodes, "run", "job", "--", "sh", "-c", script)
 	}
-	checkContains(t, exits(t, 69, nodes, "run", "job", "--", "/no/such/program").err, "cannot be started")
+	checkContains(t, exits(t, 127, nodes, "run", "job", "--", "/no/such/program").err, "cannot be started")
+	checkContains(t, exits(t, 127, nodes, "run", "job", "--", "no-such-program").err, "cannot be started")
+	checkContains(t, exits(t, 126, nodes, "run", "job", "--", t.TempDir()).err, "cannot be started")
 	checkContains(t, exits(t, 69, []string{"redis://127.0.0.1:1"}, "run", "job", "--wait", "1s", "--", "true").err, "the lock server is unavailable")
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
 		t.Error("a lease was left")

@@ -27,7 +27,7 @@ type servers struct {
 const variable = "LATCHCTL_NODES"
 
 func (s *servers) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&s.nodes, "node", nil, "URL of a Redis server, in the syntax of go-redis; repeat it for the nodes of a quorum (default $"+variable+", or redis://localhost:6379)")
+	f.StringArrayVar(&s.nodes, "node", nil, "URL of a Redis server, in the syntax of go-redis; repeat it for the nodes of a quorum (default: the nodes in $"+variable+", separated by spaces, or redis://localhost:6379)")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the servers, 0 for ever")
 }
 
@@ -117,6 +117,9 @@ func (cs clients) engine() (l *locker.Engine, err error) {
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)
+	if strings.Contains(text, ",redis://") || strings.Contains(text, ",rediss://") {
+		err = errors.New("separate the nodes by spaces, or give each its own --node")
+	}
 	if err != nil {
 		return nil, wrong(err)
 	}

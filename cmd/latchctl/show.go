@@ -28,6 +28,9 @@ func newShow(to *servers) *cobra.Command {
            gone    its process does not listen any more: its turn passes to the next one
   WAITER   what the waiter says about itself
 
+trace is the trace under which the holder took the key, if the holder's service sends
+its spans (package otel).
+
 A semaphore is shown with its permits, each with its fence, and how many units it
 holds. MODE is then the units that the waiter wants, of how many.
 
@@ -116,16 +119,16 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 			facts = append(facts, []string{"since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age))})
 		}
 		facts = append(facts, []string{"left", l.remaining() + ", unless it is renewed"}, []string{"fence", l.fence()},
-			[]string{"holder", orDash(printable(l.Metadata))})
+			[]string{"holder", orDash(printable(l.Metadata))}, []string{"trace", orDash(traceOf(l.Traceparent))})
 	}
-	tables := []string{grid(append(facts, []string{"waiters", strconv.Itoa(l.Waiters)}))}
+	tables := []string{grid(append(facts, []string{"waiting processes", strconv.Itoa(l.Waiters)}))}
 	readers := [][]string{{"READER", "PROCESS", "LEFT"}}
 	for i, r := range l.Reading {
 		readers = append(readers, []string{strconv.Itoa(i + 1), processText(r.Process), span(r.Left)})
 	}
-	permits := [][]string{{"FENCE", "UNITS", "LEFT", "HOLDER"}}
+	permits := [][]string{{"FENCE", "UNITS", "LEFT", "HOLDER", "TRACE"}}
 	for _, p := range l.Permits {
-		permits = append(permits, []string{strconv.FormatUint(p.Fence, 10), strconv.Itoa(p.Weight), span(p.Left), orDash(printable(p.Metadata))})
+		permits = append(permits, []string{strconv.FormatUint(p.Fence, 10), strconv.Itoa(p.Weight), span(p.Left), orDash(printable(p.Metadata)), orDash(traceOf(p.Traceparent))})
 	}
 	queue := [][]string{{"#", "WAITS", "MODE", "PROCESS", "STATE", "WAITER"}}
 	for i, w := range waiters {
@@ -168,6 +171,16 @@ func (l lock) explain() string {
 	default:
 		return state + ": one caller holds it"
 	}
+}
+
+// traceOf returns the trace id of a traceparent, or "" if it has none. Other programs can write to
+// the server's keys, so only hexadecimal digits are a trace id.
+func traceOf(traceparent string) string {
+	parts := strings.Split(traceparent, "-")
+	if len(parts) != 4 || len(parts[1]) != 32 || strings.Trim(parts[1], "0123456789abcdef") != "" {
+		return ""
+	}
+	return parts[1]
 }
 
 func orDash(text string) string {

@@ -29,7 +29,7 @@ look reads all keys of the server in small steps, so give a large server a large
   q, Ctrl-C  quit`,
 		Example: `  latchctl top
   latchctl top 'order:*' --every 5s`,
-		Args: cobra.MaximumNArgs(1),
+		Args: onePattern,
 		RunE: func(c *cobra.Command, args []string) error {
 			if every <= 0 {
 				return usage("top: --every %v: give a positive time", every)
@@ -135,7 +135,7 @@ func (w topModel) screen() string {
 	for _, l := range w.lastLook.locks {
 		waiters += l.Waiters
 	}
-	lines := []string{fmt.Sprintf("latchctl top %s   %d keys, %d waiters, by %s   %s",
+	lines := []string{fmt.Sprintf("latchctl top %s   %d keys, %d waiting processes, by %s   %s",
 		printable(w.pattern), len(w.lastLook.locks), waiters, w.order, w.lastLook.at.Format(time.TimeOnly))}
 	switch {
 	case w.lastLook.at.IsZero():

@@ -20,7 +20,7 @@ func TestTop(t *testing.T) {
 	cmd := latchctl(t, s.nodes, "top", "order:*", "--every", "100ms", "--timeout", "2s")
 	term := atTerminal(t, cmd)
 	term.await("order:1")
-	term.await("1 keys, 1 waiters, by waiters")
+	term.await("1 keys, 1 waiting processes, by waiters")
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: "order:2", Metadata: "newcomer"})
 	term.await("newcomer")
 	term.forget() // top draws only what changes, so the next texts on the screen are changes

@@ -138,6 +138,11 @@ type Info struct {
 	Readers  int           // with Mode Shared: how many leases share the key, usually one for each process that reads
 	Metadata string
 
+	// Traceparent is the span under which the holder took the key, in the format of the header
+	// traceparent, if the holder's Observer has stored it; "" when it is not known. Engine.Inspect
+	// takes it out of Metadata (Signature), and a Store leaves it empty.
+	Traceparent string
+
 	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
 	// The fields Metadata and Since above belong to the first reader of the phase. The server
 	// stores neither value for later readers.
@@ -166,6 +171,8 @@ type Permit struct {
 	Left     time.Duration // the time until the permit ends unless renewed
 	Kept     bool          // the permit was released, but Rule.KeepFor keeps its units
 	Metadata string
+
+	Traceparent string // as in Info
 }
 
 // A Warning reports a setting of the server that can lose locks.
