@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
@@ -19,23 +18,27 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-func pay(ctx context.Context, order string, fence uint64) error { return ctx.Err() }
+func book(ctx context.Context, order string, fence uint64) error { return ctx.Err() }
+
+// ship is a handler that works under its route's lock. Its work uses the context of the request, not
+// Gin's own: only the request's context ends when the lock is lost.
+func ship(c *gin.Context) {
+	lease, _ := ginlock.FromContext(c)
+	if err := book(c.Request.Context(), c.Param("id"), lease.Fence()); err != nil {
+		_ = c.AbortWithError(http.StatusInternalServerError, err)
+		return
+	}
+	c.Status(http.StatusNoContent)
+}
 
 func ExampleMustNew() {
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(2*time.Second)), func(c *gin.Context) {
-		lease, _ := ginlock.FromContext(c)
-		if err := pay(c.Request.Context(), c.Param("id"), lease.Fence()); err != nil { // ends if the lock is lost
-			_ = c.AbortWithError(http.StatusInternalServerError, err)
-			return
-		}
-		c.Status(http.StatusNoContent)
-	})
+	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
 }
 
 // The reply to a refused request names the time after which the client should try again.
@@ -89,25 +92,47 @@ func ExampleWithRule() {
 	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 }
 
-// One table has all locks of a service. Rules without a route are found when the program starts.
+// One table has all locks of a service. A second payment of an order is refused for a day: at once
+// while the first one runs, and with the code "already-done" afterwards.
 func ExampleFromRules() {
+	l, err := locker.Open("redis://localhost:6379")
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := gin.New()
+	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from YAML
+		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: locker.NoWait, OnceFor: 24 * time.Hour},
+		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
+	})
+	if err != nil {
+		log.Fatal(err) // a line for each rule that cannot be meant
+	}
+	validate := guard.Mount(r) // before the first route
+	r.POST("/orders/:id/pay", payOrder)
+	r.PUT("/baskets/:id", fillBasket)
+	if err := validate(); err != nil { // after the last route
+		log.Fatal(err)
+	}
+}
+
+func payOrder(c *gin.Context)   { c.Status(http.StatusNoContent) }
+func fillBasket(c *gin.Context) { c.Status(http.StatusNoContent) }
+
+// Rules without a route are found when the program starts.
+func ExampleGuard_Mount() {
 	l, err := locker.NewFromStore(lockertest.NewMemory())
 	if err != nil {
 		log.Fatal(err)
 	}
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from YAML
-		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond},
-		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
-	})
+	guard, err := ginlock.FromRules(l, httplock.Rules{"PUT /baskets/:id": {Key: "basket:{param.id}"}})
 	if err != nil {
-		log.Fatal(err) // a line for each rule that cannot be meant
+		log.Fatal(err)
 	}
-	r.Use(guard.Handler())
-	r.POST("/orders/:id/pay", func(c *gin.Context) { c.Status(http.StatusNoContent) })
-	r.POST("/baskets/:id", func(c *gin.Context) { c.Status(http.StatusNoContent) })
-	fmt.Println(guard.Validate(r.Routes()))
+	validate := guard.Mount(r)
+	r.POST("/baskets/:id", fillBasket)
+	fmt.Println(validate())
 	// Output:
 	// ginlock: rule "PUT /baskets/:id": there is no such route; did you mean "POST /baskets/:id"?
 }

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -15,15 +16,19 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer l.Close(context.Background())
+	defer l.Close(context.Background()) // without it, a key that is held stays locked for 30 s
 
-	rule := locker.Rule{Key: "order:42", Wait: 5 * time.Second}
+	rule := locker.Rule{Key: "order:42", Wait: 2 * time.Second}
 	err = locker.Run(context.Background(), l, rule, func(ctx context.Context) error {
-		lease, _ := locker.FromContext(ctx)
-		fmt.Println("order 42 is mine, fence", lease.Fence())
-		return nil // ctx ends, with a cause, if the lock is lost
+		fmt.Println("order 42 is mine")
+		return ship(ctx) // ctx ends, with a cause, if the lock is lost
 	})
-	if err != nil {
-		log.Print(err) // test it with errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
+	switch {
+	case errors.Is(err, locker.ErrBusy):
+		log.Print("another process ships it, for longer than 2 s: nothing was done")
+	case err != nil:
+		log.Print(err) // ErrUnavailable: nothing was done; ErrLost: the work may be half done
 	}
 }
+
+func ship(context.Context) error { return nil }
