@@ -1,4 +1,4 @@
-// Package recipes has one file for each recipe of docs/recipes.md. Each file has the code with
+// Package recipes has one file for each page of docs/recipes. Each file has the code with
 // which a service uses latchkit for one common job. Copy the code that you need.
 //
 // Each test runs two instances of the service on one Redis, with the real framework.

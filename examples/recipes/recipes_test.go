@@ -12,11 +12,12 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/latchkit/latchkit/examples/recipes"
+	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
 // pod is one instance of a service. It has its own client and its own Locker.
 type pod struct {
