@@ -190,22 +190,19 @@ func Example_testingALoss() {
 	_ = test
 }
 
+// The servers are independent, and not replicas of each other. A program of its own enrolled them
+// once, when they were installed: see EnrollRedlock.
 func ExampleNewRedlock() {
-	one := redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"})
-	two := redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"})
-	three := redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"})
-	_ = func(ctx context.Context) error {
-		nodes := []locker.Client{one, two, three} // of independent servers, not of replicas
-		err := locker.EnrollRedlock(ctx, nodes)   // once, when they are installed
-		if err != nil {
-			return err
-		}
-		l, err := locker.NewRedlock(nodes)
-		if err != nil {
-			return err
-		}
-		return locker.Run(ctx, l, locker.Rule{Key: "order:42"}, func(context.Context) error { return nil })
+	nodes := []locker.Client{
+		redis.NewClient(&redis.Options{Addr: "10.0.0.1:6379"}),
+		redis.NewClient(&redis.Options{Addr: "10.0.0.2:6379"}),
+		redis.NewClient(&redis.Options{Addr: "10.0.0.3:6379"}),
 	}
+	l, err := locker.NewRedlock(nodes)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close(context.Background())
 }
 
 // At most 5 exports run at the same time in all processes together, and at most 2 of one tenant. A

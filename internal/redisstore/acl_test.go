@@ -3,6 +3,9 @@ package redisstore_test
 import (
 	"context"
 	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,8 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/key"
 )
 
 // documentedUser reads docs/operations.md. It returns the words of the documented command
@@ -91,6 +96,42 @@ func TestAUserForLocks(t *testing.T) {
 	release(t, two)
 	if refused := admin.ACLLog(t.Context(), 10).Val(); len(refused) > 0 {
 		t.Errorf("the server refused: %+v", refused[0])
+	}
+}
+
+// The documented line is one line. Pasted into redis-cli, it makes a user that can take locks and
+// store responses, with a prefix that is not the user's refused.
+func TestTheACLLineWorksWhenPasted(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^ACL SETUSER locks .*$`).FindString(string(text))
+	server := redistest.Start(t)
+	cli := exec.CommandContext(t.Context(), "redis-cli", "-p", strconv.Itoa(server.Port()))
+	cli.Stdin = strings.NewReader(line + "\n")
+	if out, err := cli.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "OK" {
+		t.Fatalf("redis-cli: %v: %s", err, out)
+	}
+	client := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" })
+	l := newSingle(t, client)
+	release(t, acquire(t, l, locker.Rule{Key: "order:1"}))
+	if _, err := l.Acquire(t.Context(), locker.Rule{Key: "other:1"}); err == nil {
+		t.Error("the user locked a key that is not its own")
+	}
+	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}
+	request := idempotency.Request{Rule: locker.Rule{Key: key.Of("idempotency", "customer-7", "5f2c")}}
+	for i := range 2 {
+		answer, err := keeper.Do(t.Context(), request, func(context.Context) idempotency.Outcome {
+			return idempotency.Outcome{Response: idempotency.Response{Status: 201}, Keep: true}
+		})
+		if err != nil || answer.Replayed != (i == 1) {
+			t.Errorf("request %d with one key: replayed %v, %v", i, answer.Replayed, err)
+		}
+	}
+	if refused := server.Client(t).ACLLog(t.Context(), 10).Val(); len(refused) != 1 {
+		t.Errorf("the server refused %d times, but only the foreign key is not allowed: %+v", len(refused), refused)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,24 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// docs/observability.md has a row for each rule of alerts.yml, with the same expression, and no other
+// row.
+func TestTheTableOfAlertsIsTheFileOfAlerts(t *testing.T) {
+	t.Parallel()
+	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	inFile := make(map[string]string)
+	for _, m := range regexp.MustCompile(`- alert: (\S+)\n +expr: (?:\|\n((?: {10}.*\n)+)|(.*)\n)`).FindAllStringSubmatch(file(t, "alerts.yml"), -1) {
+		inFile[m[1]] = words(m[2] + m[3])
+	}
+	inTable := make(map[string]string)
+	for _, m := range regexp.MustCompile("(?m)^\\| `(Latchkit\\w+)` \\| `(.+?)` \\|").FindAllStringSubmatch(file(t, "../docs/observability.md"), -1) {
+		inTable[m[1]] = words(strings.ReplaceAll(m[2], `\|`, "|"))
+	}
+	if len(inFile) < 10 || !maps.Equal(inFile, inTable) {
+		t.Errorf("alerts.yml has\n%q\nand docs/observability.md has\n%q", inFile, inTable)
+	}
+}
+
 // expressions returns the queries of the dashboard's panels, with values in place of the
 // variables of Grafana.
 func expressions(t *testing.T) (all map[string]string) {
@@ -112,7 +131,7 @@ func expressions(t *testing.T) (all map[string]string) {
 // soon turns the released alert rules into rules that fire within seconds. Only times and
 // limits differ.
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
-	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
+	"[1h]", "[20s]", "for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
 // The test acquires locks, waits for locks, loses locks and is refused locks. Then every panel
 // shows data. Every alert fires when the test provokes its cause.
@@ -124,6 +143,10 @@ func TestDashboardAndAlerts(t *testing.T) {
 	p := launch(t, address, soon.Replace(file(t, "alerts.yml")))
 	w.traffic()
 	w.slowRenewals()
+
+	p.awaitAlert("LatchkitUnavailable")
+	p.awaitAlert("LatchkitUnguarded")
+	p.awaitAlert("LatchkitStaleHolder")
 
 	w.fencesRegress()
 	p.awaitAlert("LatchkitFenceRegressed")
@@ -186,6 +209,7 @@ func (w *world) traffic() {
 	end(locker.Outcome{Result: "stale_fence", Err: sqllock.ErrStaleFence})
 	locktest.Release(w.t, lease)
 	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "order", Result: "replayed"})
+	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "order", Result: "unguarded"})
 	dead := locktest.Single(w.t, locktest.DeadServer(w.t), locker.WithObserver(w.observer))
 	_, err := dead.Acquire(ctx, locker.Rule{Key: "order:3", Wait: locker.NoWait})
 	_ = locktest.WantErr(w.t, err, "order:3", locker.ErrUnavailable)
