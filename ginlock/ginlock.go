@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/gin-gonic/gin/binding"
@@ -144,22 +145,58 @@ func ofGin(opts []httplock.Option) []httplock.Option {
 
 // reader reads requests with Gin's methods.
 var reader = framework.Reader{
-	Name:   "ginlock",
-	Param:  func(r *http.Request, name string) (string, bool) { return contextOf(r).Params.Get(name) },
-	Params: params,
-	IP:     func(r *http.Request) string { return contextOf(r).ClientIP() },
+	Name:    "ginlock",
+	Sources: sources{},
+	Params:  params,
 	Value: func(r *http.Request, name string) any {
 		value, _ := contextOf(r).Get(name)
 		return value
 	},
-	Cookie: func(r *http.Request, name string) string {
-		value, _ := contextOf(r).Cookie(name) // "" if there is no such cookie
-		return value
-	},
-	JSON: func(r *http.Request) bool {
-		c := contextOf(r)
-		return binding.Default(r.Method, c.ContentType()) == binding.Binding(binding.JSON)
-	},
+}
+
+// sources reads the parts of keys with Gin's methods. Gin's binding reads the same values: it takes
+// the first of several values, too.
+type sources struct{}
+
+var _ framework.Sources = sources{}
+
+// Param returns c.Param.
+func (sources) Param(r *http.Request, name string) (string, bool) {
+	return contextOf(r).Params.Get(name)
+}
+
+// Query returns c.Query.
+func (sources) Query(r *http.Request, name string) (string, error) {
+	return contextOf(r).Query(name), nil
+}
+
+// Header returns c.GetHeader. net/http moves the header Host to c.Request.Host.
+func (sources) Header(r *http.Request, name string) (string, error) {
+	if strings.EqualFold(name, "Host") {
+		return r.Host, nil
+	}
+	return contextOf(r).GetHeader(name), nil
+}
+
+// Cookie returns c.Cookie, which unescapes the value.
+func (sources) Cookie(r *http.Request, name string) (string, error) {
+	value, _ := contextOf(r).Cookie(name) // "" if there is no such cookie
+	return value, nil
+}
+
+// IP returns c.ClientIP.
+func (sources) IP(r *http.Request) string { return contextOf(r).ClientIP() }
+
+// JSON reports whether c.ShouldBind parses the body as JSON. For other methods and types, it may
+// even read the query.
+func (sources) JSON(r *http.Request) bool {
+	c := contextOf(r)
+	return binding.Default(r.Method, c.ContentType()) == binding.Binding(binding.JSON)
+}
+
+// Body returns the body as it has arrived: Gin decodes no bodies.
+func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
+	return framework.Unencoded(r, raw)
 }
 
 // WithPart makes {name} a part of keys. The function value reads the part from the request. If

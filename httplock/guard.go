@@ -31,7 +31,7 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	cfg, _ := newConfig(opts) // the error is reported for each Rule
 	made, err := rules.compile(l, opts)
 	if err != nil {
-		return nil, named(opts, err)
+		return nil, signed(opts, err)
 	}
 	if cfg.reader.Guards != nil {
 		for route, lock := range made {
@@ -108,6 +108,3 @@ func braced(path string) (names []string) {
 	}
 	return names
 }
-
-// declares returns true if a pattern has a parameter of that name.
-func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

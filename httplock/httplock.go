@@ -28,7 +28,7 @@ type Key = key.Key
 func New(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeMiddleware(l, k, opts)
 	if err != nil {
-		return nil, named(opts, err)
+		return nil, signed(opts, err)
 	}
 	return m.wrap, nil
 }
@@ -40,8 +40,8 @@ func MustNew(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Han
 	return framework.Must(New(l, k, opts...))
 }
 
-// named returns err with the name of the adapter before it.
-func named(opts []Option, err error) error {
+// signed returns err with the name of the adapter before it.
+func signed(opts []Option, err error) error {
 	cfg, _ := newConfig(opts) // err says what is wrong with opts
 	return fmt.Errorf("%s: %w", cfg.reader.Name, err)
 }

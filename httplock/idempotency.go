@@ -57,7 +57,7 @@ import (
 func NewIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeIdempotency(l, store, scope, opts)
 	if err != nil {
-		return nil, named(opts, err)
+		return nil, signed(opts, err)
 	}
 	return m.wrap, nil
 }

@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
-	"net/textproto"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -30,13 +30,13 @@ type (
 func (c *config) sources() map[string]source {
 	sources := map[string]source{
 		"param":           {Noun: "path parameter", Bind: c.bindParam},
-		"query":           {Noun: "query parameter", Bind: bindQuery},
-		"header":          {Noun: "header", Bind: bindHeader},
-		"cookie":          {Noun: "cookie", Bind: c.bindCookie},
+		"query":           {Noun: "query parameter", Bind: named(c.reader.Sources.Query)},
+		"header":          {Noun: "header", Bind: named(c.reader.Sources.Header)},
+		"cookie":          {Noun: "cookie", Bind: named(c.reader.Sources.Cookie)},
 		"ip":              {Noun: "address of a client", Alone: true, Bind: c.bindIP},
 		"body":            {Noun: "member of the body", Bind: c.bindBody, BindAll: c.bindBodies},
 		"claim":           {Noun: "claim", Bind: c.bindClaim},
-		idempotencySource: {Noun: "header Idempotency-Key", Alone: true, Bind: bindIdempotencyKey},
+		idempotencySource: {Noun: "header Idempotency-Key", Alone: true, Bind: c.bindIdempotencyKey},
 	}
 	if value := c.reader.Value; value != nil {
 		sources["value"] = source{Noun: "value", Bind: func(name string) (read, error) {
@@ -50,9 +50,8 @@ func (c *config) sources() map[string]source {
 }
 
 func (c *config) bindParam(name string) (read, error) {
-	param := c.reader.Param
 	return func(_ context.Context, r *http.Request) (string, error) {
-		value, declared := param(r, name)
+		value, declared := c.reader.Sources.Param(r, name)
 		if !declared {
 			return "", fmt.Errorf("%w: the route has no parameter %q", locker.ErrInvalidRule, name)
 		}
@@ -60,62 +59,18 @@ func (c *config) bindParam(name string) (read, error) {
 	}, nil
 }
 
-func bindQuery(name string) (read, error) {
-	return func(_ context.Context, r *http.Request) (string, error) { return firstQuery(r.URL.RawQuery, name), nil }, nil
-}
-
-// firstQuery returns what url.ParseQuery(query).Get(name) would return, without making the map.
-func firstQuery(query, name string) string {
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		if pair == "" || strings.Contains(pair, ";") {
-			continue
-		}
-		k, v, _ := strings.Cut(pair, "=")
-		if k != name {
-			if !strings.ContainsAny(k, "%+") {
-				continue
-			}
-			if plain, err := url.QueryUnescape(k); err != nil || plain != name {
-				continue
-			}
-		}
-		if value, err := url.QueryUnescape(v); err == nil {
-			return value
-		}
+// named returns the Bind of a source that needs only the name of a part.
+func named(of func(r *http.Request, name string) (string, error)) func(string) (read, error) {
+	return func(name string) (read, error) {
+		return func(_ context.Context, r *http.Request) (string, error) { return of(r, name) }, nil
 	}
-	return ""
-}
-
-func bindHeader(name string) (read, error) {
-	name = textproto.CanonicalMIMEHeaderKey(name)
-	if name == "Host" { // net/http removes it from the headers
-		return func(_ context.Context, r *http.Request) (string, error) { return r.Host, nil }, nil
-	}
-	return func(_ context.Context, r *http.Request) (string, error) {
-		if values := r.Header[name]; len(values) > 0 {
-			return values[0], nil
-		}
-		return "", nil
-	}, nil
-}
-
-func (c *config) bindCookie(name string) (read, error) {
-	if cookie := c.reader.Cookie; cookie != nil {
-		return func(_ context.Context, r *http.Request) (string, error) { return cookie(r, name), nil }, nil
-	}
-	return func(_ context.Context, r *http.Request) (string, error) {
-		cookie, err := r.Cookie(name)
-		if err != nil {
-			return "", nil //nolint:nilerr // "" has the same meaning as ErrNoCookie: the part is missing
-		}
-		return cookie.Value, nil
-	}, nil
 }
 
 func (c *config) bindIP(string) (read, error) {
-	ip := c.reader.IP
+	ip := c.ip
+	if ip == nil {
+		ip = c.reader.Sources.IP
+	}
 	return func(_ context.Context, r *http.Request) (string, error) { return ip(r), nil }, nil
 }
 
@@ -161,9 +116,12 @@ const idempotencyHeader = "Idempotency-Key"
 // key.
 const maxIdempotencyKey = 255
 
-func bindIdempotencyKey(string) (read, error) {
+func (c *config) bindIdempotencyKey(string) (read, error) {
 	return func(_ context.Context, r *http.Request) (string, error) {
-		value := r.Header.Get(idempotencyHeader)
+		value, err := c.reader.Sources.Header(r, idempotencyHeader)
+		if err != nil {
+			return "", err
+		}
 		if n := len(value); n >= 2 && value[0] == '"' && value[n-1] == '"' {
 			value = value[1 : n-1]
 		}
@@ -297,25 +255,85 @@ func (c *config) bodySteps(path string) ([]string, error) {
 	return steps, nil
 }
 
-// jsonBody returns the body for a key. A body that is not JSON is refused. The handler could find
-// another value in such a body, and then its work would not be under the right lock.
+// jsonBody returns the body for a key, as the handler sees it. A body that the framework would not
+// parse as JSON is refused. The handler could find another value in such a body, and then its work
+// would not be under the right lock.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
-	if !c.readsJSON(r) {
+	if !c.hasBodyType(r) && !c.reader.Sources.JSON(r) {
 		return nil, errNotJSONType
 	}
-	return contents(r, c.maxBody)
+	raw, err := contents(r, c.maxBody)
+	if err != nil || len(raw) == 0 {
+		return nil, err
+	}
+	data, err := c.reader.Sources.Body(r, raw)
+	if err == nil && int64(len(data)) > c.maxBody {
+		return nil, errBodyTooLarge
+	}
+	return data, err
 }
 
-// readsJSON reports whether the handler reads the body of r as JSON. A handler of net/http passes
-// the body to encoding/json, whatever its type is, so a body without a type is accepted. The
-// binding of a framework chooses its parser by the method and by the exact text of the type, and
-// may read the query instead of the body. So the framework itself must say that it reads JSON.
-func (c *config) readsJSON(r *http.Request) bool {
+// hasBodyType reports whether WithBodyTypes names the type of r's body.
+func (c *config) hasBodyType(r *http.Request) bool {
+	if len(c.bodyTypes) == 0 {
+		return false
+	}
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && slices.Contains(c.bodyTypes, media)
+}
+
+// netHTTP reads requests as the methods of net/http do.
+type netHTTP struct{}
+
+var _ framework.Sources = netHTTP{}
+
+// Param returns r.PathValue.
+func (netHTTP) Param(r *http.Request, name string) (value string, declared bool) {
+	value = r.PathValue(name)
+	return value, value != "" || slices.Contains(braced(r.Pattern), name)
+}
+
+// Query returns the first value, as r.URL.Query().Get does.
+func (netHTTP) Query(r *http.Request, name string) (string, error) {
+	return r.URL.Query().Get(name), nil
+}
+
+// Header returns the first value, as r.Header.Get does. net/http moves the header Host to r.Host.
+func (netHTTP) Header(r *http.Request, name string) (string, error) {
+	if strings.EqualFold(name, "Host") {
+		return r.Host, nil
+	}
+	return r.Header.Get(name), nil
+}
+
+// Cookie returns the value of r.Cookie.
+func (netHTTP) Cookie(r *http.Request, name string) (string, error) {
+	cookie, err := r.Cookie(name)
+	if err != nil {
+		return "", nil //nolint:nilerr // "" has the same meaning as ErrNoCookie: the part is missing
+	}
+	return cookie.Value, nil
+}
+
+// IP returns the host of r.RemoteAddr.
+func (netHTTP) IP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// JSON reports whether r has no type, or the type of JSON. Handlers pass the body to encoding/json
+// themselves, whatever its type is. A handler that parses a form needs the type of a form.
+func (netHTTP) JSON(r *http.Request) bool {
 	contentType := r.Header.Get("Content-Type")
-	media, _, err := mime.ParseMediaType(contentType)
-	if err == nil && slices.Contains(c.bodyTypes, media) {
+	if contentType == "" {
 		return true
 	}
-	isJSON := contentType == "" || err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
-	return isJSON && (c.reader.JSON == nil || c.reader.JSON(r))
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
+
+// Body returns the body as it has arrived: net/http decodes no bodies.
+func (netHTTP) Body(r *http.Request, raw []byte) ([]byte, error) { return framework.Unencoded(r, raw) }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -39,6 +38,7 @@ type config struct {
 	storable     func(status int, h http.Header) bool
 
 	reader    framework.Reader
+	ip        func(*http.Request) string // nil: the reader's
 	maxBody   int64
 	bodyTypes []string
 	secret    []byte
@@ -58,7 +58,7 @@ type config struct {
 func newConfig(opts []Option) (config, error) {
 	c := config{
 		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
-		parts: make(map[string]func(*http.Request) (string, error)), reader: netHTTP,
+		parts: make(map[string]func(*http.Request) (string, error)), reader: ofNetHTTP,
 		finishWithin: time.Minute, stall: 30 * time.Second,
 		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
@@ -199,7 +199,7 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 func WithClientIP(ip func(r *http.Request) string) Option {
 	return func(c *config) {
 		if !c.refuse(ip == nil, "WithClientIP(nil); leave it out to use the address of the connection") {
-			c.reader.IP = ip
+			c.ip = ip
 		}
 	}
 }
@@ -261,25 +261,18 @@ func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 
 // WithFramework is for ginlock and the other adapters of this project: they read requests with the
 // methods of their framework.
-func WithFramework(r framework.Reader) Option { return func(c *config) { c.reader = r } }
-
-// netHTTP is the default of WithFramework.
-var netHTTP = framework.Reader{
-	Name: "httplock", Param: pathValue, Params: braced, IP: remoteIP,
-	Unused: "no handler was wrapped for this route; correct its name, or wrap the route's handler",
-}
-
-func pathValue(r *http.Request, name string) (value string, declared bool) {
-	value = r.PathValue(name)
-	return value, value != "" || declares(r.Pattern, name)
-}
-
-func remoteIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
+func WithFramework(r framework.Reader) Option {
+	return func(c *config) {
+		if !c.refuse(r.Sources == nil, "WithFramework: %s has no Sources", r.Name) {
+			c.reader = r
+		}
 	}
-	return host
+}
+
+// ofNetHTTP is the default of WithFramework.
+var ofNetHTTP = framework.Reader{
+	Name: "httplock", Sources: netHTTP{}, Params: braced,
+	Unused: "no handler was wrapped for this route; correct its name, or wrap the route's handler",
 }
 
 // grammar returns the parts of which keys can be made.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -112,6 +113,8 @@ var replies = []reply{
 		title: "The body cannot be read", detail: "Nothing was done."},
 	{is: errNotJSONType, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
 		title: "The body is not JSON", detail: "Nothing was done. Send JSON, with a Content-Type of application/json."},
+	{is: framework.ErrEncoding, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
+		title: "The body is encoded", detail: "Nothing was done. Send JSON without a Content-Encoding."},
 	{is: idempotency.ErrReused, status: http.StatusUnprocessableEntity, code: CodeKeyReused,
 		title: "The idempotency key belongs to another request", detail: "Nothing was done. Use a new key for a new request."},
 	{is: locker.ErrInvalidKey, status: http.StatusBadRequest, code: CodeInvalidKey,

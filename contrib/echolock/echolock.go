@@ -3,6 +3,7 @@ package echolock
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -71,15 +72,62 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 
 // reader reads requests with Echo's methods.
 var reader = framework.Reader{
-	Name: "echolock",
-	Param: func(r *http.Request, name string) (string, bool) {
-		c := visitOf(r).c
-		return c.Param(name), slices.Contains(c.ParamNames(), name)
-	},
-	Params: params,
-	IP:     func(r *http.Request) string { return visitOf(r).c.RealIP() },
-	Value:  func(r *http.Request, name string) any { return visitOf(r).c.Get(name) },
-	Unused: "there is no such route; correct its name, or register the route before Validate is called",
+	Name:    "echolock",
+	Sources: sources{},
+	Params:  params,
+	Value:   func(r *http.Request, name string) any { return visitOf(r).c.Get(name) },
+	Unused:  "there is no such route; correct its name, or register the route before Validate is called",
+}
+
+// sources reads the parts of keys with Echo's methods. Echo's binder reads the same values: it
+// takes the first of several values, too, and looks for another case of a name only if the name
+// itself is missing.
+type sources struct{}
+
+var _ framework.Sources = sources{}
+
+// Param returns c.Param.
+func (sources) Param(r *http.Request, name string) (string, bool) {
+	c := visitOf(r).c
+	return c.Param(name), slices.Contains(c.ParamNames(), name)
+}
+
+// Query returns c.QueryParam.
+func (sources) Query(r *http.Request, name string) (string, error) {
+	return visitOf(r).c.QueryParam(name), nil
+}
+
+// Header returns the first value. net/http moves the header Host to the field Host.
+func (sources) Header(r *http.Request, name string) (string, error) {
+	if strings.EqualFold(name, "Host") {
+		return r.Host, nil
+	}
+	return visitOf(r).c.Request().Header.Get(name), nil
+}
+
+// Cookie returns the value of c.Cookie.
+func (sources) Cookie(r *http.Request, name string) (string, error) {
+	cookie, err := visitOf(r).c.Cookie(name)
+	if err != nil {
+		return "", nil //nolint:nilerr // "" has the same meaning as ErrNoCookie: the part is missing
+	}
+	return cookie.Value, nil
+}
+
+// IP returns c.RealIP.
+func (sources) IP(r *http.Request) string { return visitOf(r).c.RealIP() }
+
+// JSON reports whether c.Bind parses the body as JSON. c.Bind compares the type byte by byte, and
+// ignores a body of which the length is said to be 0.
+func (sources) JSON(r *http.Request) bool {
+	base, _, _ := strings.Cut(r.Header.Get(echo.HeaderContentType), ";")
+	return strings.TrimSpace(base) == echo.MIMEApplicationJSON && r.ContentLength != 0
+}
+
+// Body returns the body as it has arrived: Echo itself decodes no bodies. Its middleware Decompress
+// does, and keeps the header.
+func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
+	return framework.Unencoded(r, raw)
 }
 
 // visit is one request on its way through httplock, which does not know Echo. A visit has two

@@ -28,6 +28,7 @@ func send(t *testing.T, server *httptest.Server, path, body string, header ...st
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Header.Set("Content-Type", "application/json") // Echo's binder reads no other type as JSON
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}

@@ -3,7 +3,6 @@ package fiberlock
 import (
 	"context"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -81,19 +80,11 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
-// reader reads requests with Fiber's methods. It copies Fiber's strings, because they are valid
-// only until the handler returns, and a key may be used for longer.
+// reader reads requests with Fiber's methods.
 var reader = framework.Reader{
-	Name: "fiberlock",
-	Param: func(r *http.Request, name string) (string, bool) {
-		c := Ctx(r)
-		if name == "*" || name == "+" {
-			name += "1" // Fiber's name of the first wildcard
-		}
-		return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
-	},
-	Params: params,
-	IP:     func(r *http.Request) string { return strings.Clone(Ctx(r).IP()) },
+	Name:    "fiberlock",
+	Sources: sources{},
+	Params:  params,
 	Value: func(r *http.Request, name string) any {
 		value := Ctx(r).Locals(name)
 		if text, ok := value.(string); ok {

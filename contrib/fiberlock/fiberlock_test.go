@@ -70,6 +70,9 @@ func (s *server) send(t *testing.T, path, body string, header ...string) (int, s
 	if err != nil {
 		t.Fatal(err)
 	}
+	if strings.HasPrefix(body, "{") {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}

@@ -6,6 +6,7 @@ replace github.com/latchkit/latchkit => ../..
 
 require (
 	github.com/gofiber/fiber/v3 v3.1.0
+	github.com/gofiber/utils/v2 v2.0.2
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 	github.com/valyala/fasthttp v1.69.0
 	golang.org/x/sys v0.41.0
@@ -15,7 +16,6 @@ require (
 	github.com/andybalholm/brotli v1.2.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/gofiber/schema v1.7.0 // indirect
-	github.com/gofiber/utils/v2 v2.0.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/klauspost/compress v1.18.4 // indirect
 	github.com/mattn/go-colorable v0.1.14 // indirect

@@ -2,11 +2,20 @@ package fiberlock
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/binder"
+	"github.com/gofiber/utils/v2"
+
+	"github.com/latchkit/latchkit/internal/framework"
 )
 
 // request converts Fiber's request to a request of net/http. It copies all parts, because fasthttp
@@ -72,3 +81,80 @@ func (b *lazyBody) Read(p []byte) (int, error) {
 
 // Close leaves the stream to fasthttp.
 func (b *lazyBody) Close() error { return nil }
+
+// sources reads the parts of keys with Fiber's methods. It copies Fiber's strings, because they are
+// valid only until the handler returns, and a key may be used for longer.
+//
+// Fiber's methods and Fiber's binders read different values: c.Query returns the first of several
+// values, and c.Bind().Query the last, of all names that differ only in their case or, in a query,
+// in brackets. A part is refused unless all these values are equal.
+type sources struct{}
+
+var _ framework.Sources = sources{}
+
+var errSeveral = errors.New("it comes several times, with different values")
+
+// Param returns c.Params.
+func (sources) Param(r *http.Request, name string) (string, bool) {
+	c := Ctx(r)
+	if name == "*" || name == "+" {
+		name += "1" // Fiber's name of the first wildcard
+	}
+	return strings.Clone(c.Params(name)), slices.Contains(c.Route().Params, name)
+}
+
+// Query returns c.Query.
+func (sources) Query(r *http.Request, name string) (string, error) {
+	c := Ctx(r)
+	return only(name, c.Query(name), c.RequestCtx().QueryArgs().All())
+}
+
+// Header returns c.Get.
+func (sources) Header(r *http.Request, name string) (string, error) {
+	c := Ctx(r)
+	return only(name, c.Get(name), c.Request().Header.All())
+}
+
+// Cookie returns c.Cookies.
+func (sources) Cookie(r *http.Request, name string) (string, error) {
+	c := Ctx(r)
+	return only(name, c.Cookies(name), c.Request().Header.Cookies())
+}
+
+// only returns a copy of the value of name, unless pairs have another value for which a binder
+// could take this name.
+func only(name, value string, pairs iter.Seq2[[]byte, []byte]) (string, error) {
+	name = plain.Replace(name)
+	for k, v := range pairs {
+		if string(v) != value && strings.EqualFold(plain.Replace(string(k)), name) {
+			return "", errSeveral
+		}
+	}
+	return strings.Clone(value), nil
+}
+
+// plain removes what the binders ignore in a name, and a bit more: to refuse too much is harmless.
+var plain = strings.NewReplacer("[", "", "]", "", ".", "")
+
+// IP returns c.IP.
+func (sources) IP(r *http.Request) string { return strings.Clone(Ctx(r).IP()) }
+
+// JSON reports whether c.Bind().Body parses the body as JSON.
+func (sources) JSON(r *http.Request) bool {
+	contentType := strings.ToLower(string(Ctx(r).Request().Header.ContentType()))
+	return binder.FilterFlags(utils.ParseVendorSpecificContentType(contentType)) == fiber.MIMEApplicationJSON
+}
+
+// Body returns c.Body, which is decoded as the Content-Encoding says. A body is refused if it is
+// JSON both before and after, because a handler may also read c.BodyRaw.
+func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
+	c := Ctx(r)
+	if c.Request().IsBodyStream() {
+		c.Request().SetBody(raw)
+	}
+	decoded := bytes.Clone(c.Body())
+	if !bytes.Equal(decoded, raw) && json.Valid(raw) {
+		return nil, framework.ErrEncoding
+	}
+	return decoded, nil
+}

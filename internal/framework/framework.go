@@ -4,30 +4,71 @@ package framework
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 )
 
-// A Reader says how httplock reads the requests of a framework. Its zero value is net/http's way.
+// A Reader says how httplock reads the requests of a framework.
 type Reader struct {
 	// Name is the name of the adapter. Errors begin with it.
 	Name string
-	// Param reads a parameter of the route's path. The result declared is false if the route has no
-	// such parameter.
-	Param func(r *http.Request, name string) (value string, declared bool)
+	// Sources reads the parts of keys.
+	Sources Sources
 	// Params returns the names of the parameters in a path, as the router writes them.
 	Params func(path string) []string
 	// Value reads the part {value.NAME}. nil: keys have no such part.
 	Value func(r *http.Request, name string) any
-	// IP reads the part {ip}.
-	IP func(r *http.Request) string
-	// Cookie reads the part {cookie.NAME}.
-	Cookie func(r *http.Request, name string) string
-	// JSON reports whether the framework's binding reads the body of r as JSON. nil: always.
-	JSON func(r *http.Request) bool
 	// Guards gets the middleware of each Rule from FromRules, with the route of the Rule.
 	Guards func(route string, lock func(http.Handler) http.Handler)
 	// Unused is what Validate says of a Rule that guards no route.
 	Unused string
+}
+
+// Sources reads the parts of keys from the requests of a framework. A key must contain the values
+// with which the handler works. Otherwise a client could choose one value for the lock, and
+// another for the handler. So each method reads as the framework's own methods and the framework's
+// binding read. If these may find different values, the method returns an error, and the request
+// is refused.
+//
+// No adapter has a Source that it does not write itself: each framework has rules of its own, even
+// for the query and for cookies.
+type Sources interface {
+	// Param reads a parameter of the route's path. The result declared is false if the route has no
+	// such parameter.
+	Param(r *http.Request, name string) (value string, declared bool)
+	Query(r *http.Request, name string) (string, error)
+	Header(r *http.Request, name string) (string, error)
+	Cookie(r *http.Request, name string) (string, error)
+	IP(r *http.Request) string
+	// JSON reports whether the binding parses the body of r as JSON.
+	JSON(r *http.Request) bool
+	// Body returns the body as handlers see it, of which raw has arrived. If the framework decodes
+	// no bodies, Body returns [Unencoded].
+	Body(r *http.Request, raw []byte) ([]byte, error)
+}
+
+// ErrEncoding is the error of a body that a handler may read in another form than the key.
+var ErrEncoding = errors.New("the body has a Content-Encoding; decode it before the lock, and remove the header")
+
+// Unencoded returns the body raw if it is certain that raw is not the encoded form of another text
+// that is JSON. A middleware inside of the lock could decode the body, and the handler could find
+// another value in it. Bytes that are valid JSON cannot be the output of gzip or zstd, which begins
+// with other bytes: then a middleware outside has decoded the body and kept the header, as Echo's
+// does. The outputs of deflate and br can be valid JSON.
+func Unencoded(r *http.Request, raw []byte) ([]byte, error) {
+	values := r.Header["Content-Encoding"]
+	switch {
+	case len(values) == 0:
+		return raw, nil
+	case len(values) > 1:
+		return nil, ErrEncoding
+	}
+	switch strings.ToLower(strings.TrimSpace(values[0])) {
+	case "", "identity", "gzip", "x-gzip", "zstd":
+		return raw, nil
+	}
+	return nil, ErrEncoding
 }
 
 // A Carrier is the context of a request on its way through httplock, which does not know the
