@@ -218,9 +218,18 @@ func (e *Engine) warn() {
 	ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
 	defer cancel()
 	for _, w := range e.can.CheckServer(ctx) {
+		if _, ok := e.cfg.observer.(Warner); !ok {
+			if _, again := warned.LoadOrStore(w, true); again {
+				continue
+			}
+		}
 		e.cfg.warn(w)
 	}
 }
+
+// warned has the warnings about servers that were logged. A process may have many Lockers on one
+// server, and one line tells all.
+var warned sync.Map
 
 // warn sends the warning w to the Observer, or to the log.
 func (c *config) warn(w Warning) {

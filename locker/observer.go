@@ -82,7 +82,8 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default. An Engine gives each warning at most once.
+// a Warner, warnings go to slog.Default, and a process logs each of them at most once. An Engine
+// gives each warning to its Warner at most once.
 type Warner interface {
 	Warn(Warning)
 }

@@ -1,8 +1,10 @@
 package locker_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -213,5 +215,40 @@ func TestNamesComeFromTheKeysFirstPart(t *testing.T) {
 				t.Errorf("%q is named %q", key, got[0].Rule.Name)
 			}
 		})
+	}
+}
+
+// warning is a Store whose server has an unsafe setting.
+type warning struct{ *lockertest.Process }
+
+func (w warning) Capabilities() store.Capabilities {
+	can := w.Process.Capabilities()
+	can.CheckServer = func(context.Context) []store.Warning {
+		return []store.Warning{{Code: "test", Text: "a setting that only this test has"}}
+	}
+	return can
+}
+
+// A process may have many Lockers on one server. One line of its log tells all.
+func TestAWarningIsLoggedOnceAProcess(t *testing.T) {
+	var log bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	defer slog.SetDefault(before)
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			l := lockertest.NewLocker(t, warning{lockertest.NewMemory().NewProcess()})
+			lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if err := lease.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if n := strings.Count(log.String(), "a setting that only this test has"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }
