@@ -61,6 +61,7 @@
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
+//	no-route                404  there is no such route; Gin itself answers (WithNoRoute)
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
@@ -75,7 +76,12 @@
 // Recovery gets a panic after the lock was released, the trace contains the wait, and unauthorised
 // clients do not wait. A time-out that ends the request's context also ends the wait.
 // gin-contrib/timeout does not end the context. It answers the request while the handler continues,
-// and Gin may then use the handler's Gin context for another request.
+// and Gin may then use the handler's Gin context for another request. Inside of the lock, it also
+// ends the lock while the handler continues.
+//
+// Engine.HandleContext inside of the lock gives its handlers Gin's own writer. Their response is
+// neither held back nor stored: ginlock reports lock-misconfigured, and a repeated request is
+// answered 409, already-done. Call the other handler directly.
 //
 // The wait always ends after the time of [httplock.WithWait]. The body of a request is read before
 // the lock is taken. So a client that sends its body slowly does not hold the lock, and net/http

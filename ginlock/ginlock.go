@@ -36,6 +36,10 @@ func MustNew(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.Handl
 // NewIdempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
 // "{claim.sub}". See [httplock.NewIdempotency]. The error is as with [New].
+//
+// There is one difference. Gin answers 200 for a handler that writes nothing, as it does after
+// c.Status(200). So such a handler has succeeded, and its response is stored: a repeated request
+// does not run again.
 func NewIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
 	lock, err := httplock.NewIdempotency(l, store, scope, ofGin(opts)...)
 	if err != nil {
@@ -86,12 +90,8 @@ func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 // contextOf returns Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// serve handles a request with the handler locked, which runs framework.Resume under a lock. A
-// request without a route is not guarded, and Gin answers it.
+// serve handles a request with the handler locked, which runs framework.Resume under a lock.
 func serve(c *gin.Context, locked http.Handler) {
-	if c.FullPath() == "" {
-		return
-	}
 	v := &visit{c: c, errors: len(c.Errors)}
 	v.Carrier = framework.Carrier{Context: c.Request.Context(), Carried: v}
 	r := c.Request.WithContext(v)
@@ -148,6 +148,7 @@ var reader = framework.Reader{
 	Name:    "ginlock",
 	Sources: sources{},
 	Params:  params,
+	Routed:  func(r *http.Request) bool { return contextOf(r).FullPath() != "" },
 	Value: func(r *http.Request, name string) any {
 		value, _ := contextOf(r).Get(name)
 		return value

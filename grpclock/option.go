@@ -23,6 +23,8 @@ type config struct {
 	stall    time.Duration
 	failOpen bool
 
+	emptyStreams bool
+
 	Idempotency
 	idempotent bool // WithIdempotency was given
 
@@ -115,6 +117,11 @@ func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d
 // second whether the server answers again. Then one call asks for all others, and a grant or a busy
 // lock ends the outage.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
+
+// WithUnguardedEmptyStreams lets the handler of a stream whose client sends no message finish
+// without a lock, if the key needs a message. Observers count each such stream with the result
+// "unguarded". Default: the stream is refused with INVALID_ARGUMENT.
+func WithUnguardedEmptyStreams() Option { return func(c *config) { c.emptyStreams = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call

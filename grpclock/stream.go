@@ -1,8 +1,11 @@
 package grpclock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -261,17 +264,36 @@ func (s *guardedStream) Context() context.Context { return s.ctx }
 // returns, and a message that comes later is dropped with the stream. Such a message may still be
 // written to m, so a caller must not use m again after an error.
 func (s *guardedStream) RecvMsg(m any) error {
-	if err := s.await(func() error { return s.ServerStream.RecvMsg(m) }); err != nil {
+	err := s.await(func() error { return s.ServerStream.RecvMsg(m) })
+	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	s.mu.Lock()
 	asked := s.asked
 	s.mu.Unlock()
-	if asked {
-		return nil
+	switch {
+	case asked:
+		return err
+	case err != nil:
+		return s.empty(err)
 	}
 	s.call.req = m
 	return s.acquire()
+}
+
+var errNoMessage = fmt.Errorf("%w: the stream has ended without a message, and its key needs one", locker.ErrInvalidKey)
+
+// empty handles the end of a stream that had no message. Otherwise a client could choose that the
+// handler finishes without its lock.
+func (s *guardedStream) empty(end error) error {
+	if !s.guard.emptyStreams {
+		return s.refuse(errNoMessage)
+	}
+	s.guard.event(s.base, cmp.Or(s.call.method.rule.Name, unnamed), eventUnguarded, 0)
+	if err := s.goWithout(); err != nil {
+		return err
+	}
+	return end
 }
 
 // SendMsg sends a message. When the lock is lost, SendMsg returns although the client has not read.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,18 @@ func (m *middleware) callHeld(
 	return m.call(ctx, waited, out, h, r, next)
 }
 
+// errEscaped is the error of a handler that has written to the response of an outer middleware.
+var errEscaped = errors.New("the handler has written past the response that is held back, " +
+	"as gin.Engine.HandleContext makes it do; so the client got the response before the lock was released, " +
+	"and it cannot be repeated; call the other handler directly, and not through the router")
+
+// escaped reports that the handler has replied by out itself, although its response was to be held
+// back, and whether it has succeeded by the status of that reply.
+func (m *middleware) escaped(out response, r *http.Request) (succeeded bool) {
+	m.report(r, escaped.problem(errEscaped))
+	return out.Status() < http.StatusBadRequest
+}
+
 // defaultMaxResponse is the largest size of a response that a Store keeps, in bytes.
 const defaultMaxResponse = 64 << 10
 
@@ -37,7 +50,8 @@ const defaultMaxResponse = 64 << 10
 type held struct {
 	to     http.ResponseWriter
 	header http.Header
-	status int // 0: not set
+	status int         // 0: not set
+	sealed http.Header // the header when the status was set; what comes later is a trailer
 	body   bytes.Buffer
 	most   int
 
@@ -67,7 +81,7 @@ func (h *held) WriteHeader(status int) {
 	if h.status != 0 || status < 200 {
 		return
 	}
-	h.status = status
+	h.status, h.sealed = status, h.header.Clone()
 	if h.sent {
 		h.to.WriteHeader(status)
 	}
@@ -114,35 +128,72 @@ func (h *held) SetWriteDeadline(t time.Time) error {
 // the reply, which is then sent as it is written.
 func (h *held) send() {
 	h.sent = true
-	if h.over {
-		return
+	switch {
+	case h.over:
+		maps.Copy(h.to.Header(), h.trailers())
+	case h.status == 0:
+		h.copy(h.header)
+	default:
+		h.begin()
 	}
-	if h.status == 0 {
-		h.copyHeader()
-		return
-	}
-	h.begin()
 }
 
 // begin sends the part of the response that was written so far.
 func (h *held) begin() {
-	h.copyHeader()
+	trailers := h.trailers()
+	for name := range trailers {
+		if !slices.Contains(h.declared(), name) {
+			h.sealed.Add("Trailer", name)
+		}
+	}
+	h.copy(h.sealed)
 	h.to.WriteHeader(h.status)
 	if h.body.Len() > 0 {
 		_, _ = h.to.Write(h.body.Bytes()) // a client that has left gets no reply
 	}
+	maps.Copy(h.to.Header(), trailers)
 }
 
-func (h *held) copyHeader() {
+func (h *held) copy(from http.Header) {
 	header := h.to.Header()
 	clear(header)
-	maps.Copy(header, h.header)
+	maps.Copy(header, from)
 }
 
-// changed returns the headers that the handler has added or changed.
-func (h *held) changed() http.Header {
-	before, changed := h.to.Header(), make(http.Header)
+// declared returns the names of the trailers that the handler has announced.
+func (h *held) declared() (names []string) {
+	for _, list := range h.sealed["Trailer"] {
+		for name := range strings.SplitSeq(list, ",") {
+			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+		}
+	}
+	return names
+}
+
+// trailers returns the trailers that the handler has set, as net/http finds them: those that are
+// announced, and those with http.TrailerPrefix.
+func (h *held) trailers() http.Header {
+	trailers := make(http.Header)
+	for _, name := range h.declared() {
+		if values := h.header[name]; !slices.Equal(values, h.sealed[name]) {
+			trailers[name] = values
+		}
+	}
 	for name, values := range h.header {
+		if name, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			trailers[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	return trailers
+}
+
+// changed returns the headers that the handler has added or changed before it has set the status.
+func (h *held) changed() http.Header {
+	before, changed, now := h.to.Header(), make(http.Header), h.sealed
+	if h.status == 0 {
+		now = h.header
+	}
+	for name, values := range now {
 		if !slices.Equal(values, before[name]) {
 			changed[name] = values
 		}

@@ -28,8 +28,18 @@
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
 //	{name}              what a function of the program returns, see WithPart
 //
-// If a part has several values, the first value counts. Redis sees a part that ends with |hmac,
-// such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret].
+// If a part has several values, the first value counts, as with r.URL.Query().Get and r.Header.Get.
+// r.FormValue reads a form before the query. A body is read for a key if it has no Content-Type, or
+// a type of JSON. If the body has a Content-Encoding, a middleware outside of the lock must decode
+// it and remove the header. Redis sees a part that ends with |hmac, such as
+// {header.Authorization|hmac}, only as its HMAC, see [WithSecret].
+//
+// # Order
+//
+// The lock lasts until the handler returns. A handler inside of the lock that returns while work
+// goes on, such as http.TimeoutHandler or a framework's middleware for time-outs, ends the lock
+// before the work. Put time-outs outside of the lock: http.TimeoutHandler directly inside is
+// refused with lock-misconfigured.
 //
 // # Replies
 //
@@ -49,6 +59,7 @@
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
+//	no-route                404  ginlock: there is no such route; see WithNoRoute
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -100,8 +102,17 @@ type middleware struct {
 }
 
 func (m *middleware) wrap(next http.Handler) http.Handler {
+	if reflect.TypeOf(next) == timeoutHandler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.refuse(watch(w), r, errTimeoutInside) })
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
+
+var (
+	timeoutHandler   = reflect.TypeOf(http.TimeoutHandler(nil, 0, ""))
+	errTimeoutInside = fmt.Errorf("%w: http.TimeoutHandler inside of the lock replies while its handler still works, "+
+		"so the lock would end before the work; put http.TimeoutHandler outside of the lock", locker.ErrInvalidRule)
+)
 
 // serve handles one request. The request ends in one of these ways:
 //
@@ -115,6 +126,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	out := watch(w)
+	if m.noRoute != lockNoRoute && m.reader.Routed != nil && !m.reader.Routed(r) {
+		m.unrouted(out, r, next)
+		return
+	}
 	if !m.streamed {
 		if err := prefetch(r, m.maxBody); err != nil {
 			m.refuse(out, r, err)
@@ -172,6 +187,20 @@ func (m *middleware) unguarded(out response, r *http.Request, next http.Handler,
 	m.event(r, eventUnguarded, 0)
 	next.ServeHTTP(out, r)
 }
+
+// unrouted handles a request without a route. Without an option, no handler runs, because it would
+// run without its lock, and the framework answers. So a 404 stays a 404.
+func (m *middleware) unrouted(out response, r *http.Request, next http.Handler) {
+	if m.noRoute == unguardedNoRoute {
+		m.event(r, eventUnguarded, 0)
+		next.ServeHTTP(out, r)
+		return
+	}
+	m.report(r, reply{status: http.StatusNotFound, code: CodeNoRoute, title: "There is no such route"}.problem(errNoRoute))
+}
+
+var errNoRoute = errors.New("the request matches no route, so the handlers behind the lock did not run; " +
+	"give WithNoRoute to a lock before a handler of NoRoute")
 
 func (m *middleware) applies(r *http.Request) bool {
 	for _, applies := range m.filters {
@@ -286,6 +315,10 @@ func (m *middleware) call(
 
 func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	inner := r.WithContext(ctx)
+	if m.store != nil { // a middleware inside must not compress a response that other clients get, too
+		inner.Header = maps.Clone(r.Header)
+		inner.Header.Del("Accept-Encoding")
+	}
 	defer carry(r, inner)
 	next.ServeHTTP(w, inner)
 }
@@ -311,12 +344,17 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 	if len(leases) == 0 {
 		return locker.ErrLost
 	}
-	h := m.hold(out)
+	h, before := m.hold(out), begun(out)
 	stalled := m.callHeld(ctx, waited, out, h, r, next)
 	if h.over {
 		return errResponseTooLarge
 	}
-	result := m.result(h, r, stalled)
+	result, replied := m.result(h, r, stalled), !before && begun(out)
+	if replied {
+		if result = nil; !m.escaped(out, r) {
+			result = errFailed
+		}
+	}
 	for _, lease := range leases {
 		release := lease.Release
 		if result == nil {
@@ -328,7 +366,9 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 			return err
 		}
 	}
-	h.send()
+	if !replied {
+		h.send()
+	}
 	return result
 }
 

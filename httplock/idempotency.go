@@ -44,9 +44,11 @@ import (
 // or with Retry-After, is not stored, so a repeated request runs again. Also not stored are
 // responses with a status of 400 or more after the client has left, and refusals by another lock
 // inside. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
-// write a status, such as 204. Set-Cookie and the headers of a connection are not stored. A
-// response may be larger than 64 KiB, or than the size of [WithBufferedResponse]. Such a response
-// is sent as it is written, and only the mark "done" is stored.
+// write a status, such as 204. The handler does not see the header Accept-Encoding, so that a
+// middleware inside does not compress a response that other clients get. Set-Cookie and the headers
+// of a connection are not stored. A response may be larger than 64 KiB, or than the size of
+// [WithBufferedResponse]. Such a response is sent as it is written, and only the mark "done" is
+// stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
@@ -96,7 +98,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		return
 	}
 	h, before := m.hold(out), describe(out.Header())
-	began, ran, stalled := time.Now(), false, false
+	began, ran, stalled, replied, untouched := time.Now(), false, false, false, !begun(out)
 	var answer idempotency.Answer
 	err = m.breaker.Try(r.Context(), rule.Key, func(ctx context.Context, granted func()) (err error) {
 		answer, err = m.keeper.Do(ctx, req, func(ctx context.Context) idempotency.Outcome {
@@ -106,11 +108,18 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
 			stalled = m.call(ctx, waited, out, h, r, next)
+			if replied = untouched && !h.over && begun(out); replied {
+				return m.repliedPast(out, r)
+			}
 			return m.outcome(r, h)
 		})
 		return err
 	})
 	switch {
+	case replied:
+		if err != nil {
+			m.spoiled(out, r, before, err)
+		}
 	case ran && errors.Is(err, idempotency.ErrNotStored):
 		m.report(r, unrecorded.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
 		h.send()
@@ -129,6 +138,14 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	}
 }
 
+// repliedPast is the outcome of a handler that has replied by out itself. The response is not
+// known, but the work is done: the mark "done" is stored, so that a repeated request does not run
+// again.
+func (m *middleware) repliedPast(out response, r *http.Request) idempotency.Outcome {
+	succeeded := m.escaped(out, r)
+	return idempotency.Outcome{Keep: m.storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
+}
+
 // outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
@@ -141,7 +158,7 @@ func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 		Failed:   !succeeded,
 	}
 	if out.Keep && !h.over {
-		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Body: h.body.Bytes()}
+		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Trailer: h.trailers(), Body: h.body.Bytes()}
 	}
 	return out
 }
@@ -192,7 +209,10 @@ func sameBody(contentType string, body []byte) (media string, same []byte) {
 func (h *held) repeat(answer idempotency.Response) {
 	maps.Copy(h.header, answer.Header)
 	h.header.Set(replayed, "true")
-	h.status = answer.Status
+	h.WriteHeader(answer.Status)
+	for name, values := range answer.Trailer {
+		h.header[http.TrailerPrefix+name] = values
+	}
 	h.body.Write(answer.Body)
 }
 

@@ -49,6 +49,7 @@ type config struct {
 	observe   []func(*http.Request, *Problem)
 	succeeded func(r *http.Request, out response) bool
 
+	noRoute noRoute
 	filters []func(*http.Request) bool
 	fixed   []func(*locker.Rule) // changes of a Rule that are the same for every request
 	adjust  []func(*http.Request, *locker.Rule)
@@ -215,6 +216,26 @@ func WithFilter(guarded func(r *http.Request) bool) Option {
 	}
 }
 
+// noRoute says what happens to a request without a route.
+type noRoute int
+
+const (
+	refuseNoRoute noRoute = iota
+	lockNoRoute
+	unguardedNoRoute
+)
+
+// WithNoRoute locks requests that match no route, too. Give it to a lock that stands before a
+// handler of gin.Engine.NoRoute or NoMethod, such as a proxy. The key must not have a part
+// {param.NAME}. Default: the handlers behind the lock do not run for such a request, and Gin
+// answers 404 or 405.
+func WithNoRoute() Option { return func(c *config) { c.noRoute = lockNoRoute } }
+
+// WithUnguardedNoRoute runs the handlers of requests that match no route without a lock. Give it to
+// a lock of a whole gin.Engine whose handlers of NoRoute need no lock. Observers count each such
+// request with the result "unguarded". Default: as with [WithNoRoute].
+func WithUnguardedNoRoute() Option { return func(c *config) { c.noRoute = unguardedNoRoute } }
+
 // WithErrorHandler makes h write the replies. When h is called, the Retry-After header is already
 // set. h may reply in any form, and writes the status. p marshals to an object of problem+json. If
 // h writes nothing, p.Status is written. Default: problem+json.
@@ -313,8 +334,8 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
 // for handlers that read JSON with any Content-Type. Default: application/json, types that end
-// with +json, and requests without a type; in ginlock, what Gin's Bind reads as JSON. Requests of
-// other types are answered 415.
+// with +json, and requests without a type; in the packages of frameworks, what the framework's
+// binding reads as JSON. Requests of other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
 // WithStore sets where [FromRules] stores the responses of Rules with Idempotency. It makes [New]

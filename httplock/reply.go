@@ -34,6 +34,7 @@ const (
 	CodeClientGone       = "client-gone"
 	CodeClientStalled    = "client-stalled"
 	CodeNotJSON          = "unsupported-media-type"
+	CodeNoRoute          = "no-route"
 )
 
 // StatusClientGone is the status of a request whose client gave up while it waited. No client
@@ -147,6 +148,10 @@ var (
 	unguarded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
 		title: "The lock server is unavailable", detail: "The request is handled without a lock."}
 )
+
+// escaped is not a reply either: the handler has replied past its own response.
+var escaped = reply{status: http.StatusInternalServerError, code: CodeMisconfigured, failure: true,
+	title: "The response was not held back", detail: "The request was handled, and its response was sent at once."}
 
 // overtaken is the reply to a request whose lock ended before its handler did.
 var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,

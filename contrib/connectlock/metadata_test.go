@@ -132,3 +132,44 @@ func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
 		t.Errorf("%v with %v", err, failure.Meta())
 	}
 }
+
+// The handler sees the invalid value, so the next value must not become the key.
+func TestAnInvalidBinaryHeaderIsNotSkippedByTheKey(t *testing.T) {
+	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{place: place},
+		grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{meta.x-id-bin}"}}))
+	for _, tc := range []struct {
+		values []string
+		key    string
+	}{
+		{[]string{connect.EncodeBinaryHeader([]byte("a"))}, "order:a"},
+		{[]string{"###", connect.EncodeBinaryHeader([]byte("decoy"))}, ""},
+		{[]string{connect.EncodeBinaryHeader([]byte("a")), "###"}, "order:a"},
+	} {
+		r := connect.NewRequest(&shop.Order{})
+		r.Header()["X-Id-Bin"] = tc.values
+		switch res, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), r); {
+		case tc.key == "":
+			want(t, err, connect.CodeInvalidArgument, grpclock.ReasonInvalidKey)
+		case err != nil || res.Msg.GetKey() != tc.key:
+			t.Errorf("%q: %v, %v", tc.values, res, err)
+		}
+	}
+}
+
+// A client could choose that a handler finishes without its lock, by sending no message.
+func TestAStreamWithoutAMessageDoesNotFinishWithoutItsLock(t *testing.T) {
+	for name, opts := range protocols {
+		s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+			fill: func(ctx context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error) {
+				for s.Receive() {
+				}
+				return connect.NewResponse(receipt(ctx)), s.Err()
+			},
+		}, grpclock.FromDescriptors())
+		_, err := client(s, shop.Shop_Fill_FullMethodName, opts...).CallClientStream(t.Context()).CloseAndReceive()
+		if err == nil {
+			t.Errorf("%s: the handler has finished without its lock", name)
+		}
+		want(t, err, connect.CodeInvalidArgument, grpclock.ReasonInvalidKey)
+	}
+}

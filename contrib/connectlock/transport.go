@@ -80,29 +80,49 @@ func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 
 // incoming returns the context that a gRPC server would make for a call.
 func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) context.Context {
-	ctx = metadata.NewIncomingContext(ctx, metadataOf(h))
+	ctx = metadata.NewIncomingContext(ctx, received(h))
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: address(p.Addr)})
 	return grpc.NewContextWithServerTransportStream(ctx, t)
 }
 
-// metadataOf returns a header as metadata of gRPC.
+// metadataOf returns a header as metadata of gRPC. A value that is not valid metadata is left out.
 func metadataOf(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
-		name = strings.ToLower(name)
 		for _, v := range values {
-			if strings.HasSuffix(name, "-bin") {
-				raw, err := connect.DecodeBinaryHeader(v)
-				if err != nil {
-					continue // an invalid value counts as if the header had not been sent
-				}
-				v = string(raw)
+			if value, ok := decoded(name, v); ok {
+				md.Append(name, value)
 			}
-			md[name] = append(md[name], v)
 		}
 	}
 	return md
 }
+
+// received returns the header of a request as metadata of gRPC. An invalid value counts as empty,
+// because the handler also sees it: in a key, the next value must not take its place.
+func received(h http.Header) metadata.MD {
+	md := make(metadata.MD, len(h))
+	for name, values := range h {
+		for _, v := range values {
+			value, _ := decoded(name, v)
+			md.Append(name, value)
+		}
+	}
+	return md
+}
+
+func decoded(name, value string) (text string, ok bool) {
+	if !binary(name) {
+		return value, true
+	}
+	raw, err := connect.DecodeBinaryHeader(value)
+	if err != nil {
+		return "", false
+	}
+	return string(raw), true
+}
+
+func binary(name string) bool { return strings.HasSuffix(strings.ToLower(name), "-bin") }
 
 // address is a text that implements net.Addr.
 type address string
@@ -115,7 +135,7 @@ func (a address) String() string { return string(a) }
 
 // encoded returns the form that a value has in an HTTP header.
 func encoded(name, value string) string {
-	if strings.HasSuffix(strings.ToLower(name), "-bin") {
+	if binary(name) {
 		return connect.EncodeBinaryHeader([]byte(value))
 	}
 	return value

@@ -9,11 +9,19 @@
 // echolock also receive the error. Second, a handler that returns nil has succeeded if its status
 // is below 400, even if it has written nothing.
 //
-// These parts of keys are read with Echo's own methods:
+// All parts of keys are read with Echo's own methods:
 //
 //	{param.id}     a parameter of the route's path
+//	{query.page}   echo.Context.QueryParam, and so on
 //	{ip}           echo.Context.RealIP
 //	{value.user}   what an earlier middleware has put into Echo's context by Set
+//
+// A key reads the body only if echo.Context.Bind reads it as JSON: the Content-Type is
+// application/json, in lower case. Other requests are answered 415.
+//
+// A request without a route takes no lock, and Echo answers it. Do not register a lock by Echo.Pre:
+// the route is not known there, and every request is answered 404. Put a middleware for time-outs
+// outside of the lock, because inside it ends the lock while the handler continues.
 //
 // Echo 5 uses net/http's types in its middlewares, so it needs no package of its own. The test
 // TestEchoFiveGoesThroughHTTPLock shows the ten lines that connect Echo 5 to httplock.

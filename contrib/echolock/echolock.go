@@ -1,7 +1,9 @@
 package echolock
 
 import (
+	"cmp"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -151,19 +153,42 @@ func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// serve handles a request with the handler locked, which runs framework.Resume under a lock. A
-// request without a route is left to Echo.
+// serve handles a request with the handler locked, which runs framework.Resume under a lock. Echo's
+// own handlers of requests without a route need no lock.
 func serve(c echo.Context, locked http.Handler, next echo.HandlerFunc) error {
-	if c.Path() == "" {
+	switch {
+	case c.Path() == "":
+		return unrouted(c)
+	case c.Get(echo.ContextKeyHeaderAllow) != nil, isNotFound(c.Handler()), isNotFound(next):
 		return next(c)
 	}
 	v := &visit{c: c, next: next}
 	v.Carrier = framework.Carrier{Context: c.Request().Context(), Carried: v}
 	r := c.Request().WithContext(v)
 	defer framework.CarryForms(c.Request(), r) // runs also if a handler panics
-	locked.ServeHTTP(c.Response(), r)
+	locked.ServeHTTP(outer{c.Response()}, r)
 	return v.err // the reply was written already, so Echo only passes the error to loggers
 }
+
+// unrouted answers a request without a route. It calls Echo's handler, and not the next middleware:
+// in Echo.Pre, before the router, that middleware would run the handler of a route without its
+// lock.
+func unrouted(c echo.Context) error { return c.Handler()(c) }
+
+// isNotFound reports whether h is Echo's handler of requests without a route.
+func isNotFound(h echo.HandlerFunc) bool {
+	return reflect.ValueOf(h).Pointer() == reflect.ValueOf(echo.NotFoundHandler).Pointer()
+}
+
+// outer is the response of the outer middlewares. It tells httplock whether the reply has begun,
+// also if a handler has written to this response and not to its own.
+type outer struct{ *echo.Response }
+
+// Status returns the status of the reply.
+func (o outer) Status() int { return cmp.Or(o.Response.Status, http.StatusOK) }
+
+// Written reports whether the reply has begun.
+func (o outer) Written() bool { return o.Committed }
 
 // ServeHTTP runs Echo's handlers. The request of these handlers has a context that ends with the
 // lock, and httplock may hold back their response. Afterwards ServeHTTP restores the request and

@@ -33,11 +33,14 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes run without a
-// lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Do not
-// register it by Echo.Pre, which runs before the router.
+// lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Registered
+// by Echo.Pre, which runs before the router, it answers every request 404.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
+			if c.Path() == "" {
+				return unrouted(c)
+			}
 			if locked, ok := g.locks[c.Request().Method+" "+c.Path()]; ok {
 				return serve(c, locked, next)
 			}

@@ -28,12 +28,19 @@
 // c.Context() is the context that ends with the lock. Fiber's c itself is a context too, but this
 // context never ends.
 //
-// These parts of keys are read with Fiber's own methods:
+// All parts of keys are read with Fiber's own methods:
 //
 //	{param.id}     a parameter of the route's path, as c.Params returns it
+//	{query.page}   c.Query, and so on
+//	{body.sku}     a member of the JSON in c.Body, if c.Bind().Body reads the body as JSON
 //	{ip}           c.IP
 //	{value.user}   what an earlier middleware has put into c.Locals
 //
+// If a query parameter, a header or a cookie comes several times with different values, the request
+// is answered 400: c.Query returns the first value, and c.Bind().Query the last, of all names that
+// differ only in their case.
+//
 // The middleware must be a handler of the route, because Fiber does not know the route's parameters
-// yet when it runs the handlers of App.Use. For many routes see [FromRules].
+// yet when it runs the handlers of App.Use. There, a key without parameters locks every request,
+// also of unknown routes. For many routes see [FromRules].
 package fiberlock

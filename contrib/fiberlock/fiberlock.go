@@ -163,6 +163,11 @@ func (v *visit) next(r *http.Request) error {
 	before := v.c.Context()
 	v.c.SetContext(r.Context())
 	defer v.c.SetContext(before)
+	if encodings := v.c.Get(fiber.HeaderAcceptEncoding); encodings != "" && r.Header.Get(fiber.HeaderAcceptEncoding) == "" {
+		encodings = strings.Clone(encodings)
+		v.c.Request().Header.Del(fiber.HeaderAcceptEncoding) // httplock has removed it, so that the stored response is not compressed
+		defer v.c.Request().Header.Set(fiber.HeaderAcceptEncoding, encodings)
+	}
 	return v.c.Next()
 }
 

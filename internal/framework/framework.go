@@ -19,6 +19,9 @@ type Reader struct {
 	Params func(path string) []string
 	// Value reads the part {value.NAME}. nil: keys have no such part.
 	Value func(r *http.Request, name string) any
+	// Routed reports whether the router has found a route for r. nil: a middleware runs only for
+	// routes.
+	Routed func(r *http.Request) bool
 	// Guards gets the middleware of each Rule from FromRules, with the route of the Rule.
 	Guards func(route string, lock func(http.Handler) http.Handler)
 	// Unused is what Validate says of a Rule that guards no route.

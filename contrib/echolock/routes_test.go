@@ -1,0 +1,115 @@
+package echolock_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/latchkit/latchkit/contrib/echolock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func request(t *testing.T, e *echo.Echo, method, path, body string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, r)
+	return w
+}
+
+// A lock of all routes, or of a group, leaves requests without a route to Echo.
+func TestA404StaysA404UnderALockOfTheServer(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	fine := func(c echo.Context) error { return c.NoContent(http.StatusOK) }
+	engine, group := echo.New(), echo.New()
+	engine.Use(echolock.MustNew(l, "order:{param.id}"))
+	engine.POST("/orders/:id", fine)
+	group.Group("/orders", echolock.MustNew(l, "order:{param.id}")).POST("/:id", fine)
+	for name, e := range map[string]*echo.Echo{"engine": engine, "group": group} {
+		for request1, want := range map[string]int{
+			"POST /orders/1": 200, "GET /unknown": 404, "GET /orders/1": 405, "OPTIONS /orders/1": 204,
+		} {
+			if name == "group" && (request1 == "GET /orders/1" || request1 == "OPTIONS /orders/1") {
+				want = 404 // a group has a route of its own for unknown requests
+			}
+			method, path, _ := strings.Cut(request1, " ")
+			if w := request(t, e, method, path, ""); w.Code != want {
+				t.Errorf("%s: %s: %d %s, want %d", name, request1, w.Code, w.Body, want)
+			}
+		}
+	}
+}
+
+// Echo.Pre runs before the router, so a lock there does not know the route. No handler runs.
+func TestALockBeforeTheRouterRunsNoHandler(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	guard, err := echolock.FromRules(l, httplock.Rules{"POST /orders/:id": {Key: "order:{param.id}"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range map[string]echo.MiddlewareFunc{"New": echolock.MustNew(l, "order:{param.id}"), "FromRules": guard.Middleware()} {
+		e := echo.New()
+		ran := false
+		e.Pre(m)
+		e.POST("/orders/:id", func(echo.Context) error { ran = true; return nil })
+		if w := request(t, e, "POST", "/orders/1", ""); w.Code != 404 || ran {
+			t.Errorf("%s: %d, ran %v", name, w.Code, ran)
+		}
+	}
+}
+
+// A body that Echo's Bind does not read as JSON makes no key.
+func TestAKeyOfTheBodyIsWhatBindReads(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e := echo.New()
+	e.Any("/reserve", func(c echo.Context) error {
+		var order struct {
+			Sku string `json:"sku" form:"sku" query:"sku"`
+		}
+		if err := c.Bind(&order); err != nil {
+			return err
+		}
+		lease, _ := echolock.FromContext(c)
+		return c.String(http.StatusOK, lease.Key()+" "+order.Sku)
+	}, echolock.MustNew(l, "stock:{body.sku}"))
+	for contentType, code := range map[string]int{
+		"application/json": 200, "application/json; charset=utf-8": 200, "": 415, "Application/JSON": 415, "application/vnd.api+json": 415, "application/x-www-form-urlencoded": 415,
+	} {
+		for _, method := range []string{"POST", "GET", "DELETE"} {
+			w := request(t, e, method, "/reserve?sku=GPU", `{"sku":"pen"}`, "Content-Type", contentType)
+			if w.Code != code || code == 200 && w.Body.String() != "stock:pen pen" {
+				t.Errorf("%s %q: %d %s", method, contentType, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// A handler may keep the response of an outer middleware, and write to it.
+func TestAResponseThatWasSentPastTheStoreIsNotReplacedByAnEmptyOne(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e, runs := echo.New(), 0
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.Set("outer", c.Response())
+			return next(c)
+		}
+	})
+	e.POST("/pay", func(c echo.Context) error {
+		runs++
+		c.SetResponse(c.Get("outer").(*echo.Response))
+		return c.String(http.StatusCreated, "paid")
+	}, echolock.MustIdempotency(l, idempotency.NewMemory(), "shop"))
+	for i, want := range []int{201, 409} {
+		if w := request(t, e, "POST", "/pay", "", "Idempotency-Key", "k"); w.Code != want || runs != 1 {
+			t.Errorf("%d: %d %s, %d runs", i, w.Code, w.Body, runs)
+		}
+	}
+}

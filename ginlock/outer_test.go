@@ -1,0 +1,167 @@
+package ginlock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// counter is an Observer that counts the results of requests.
+type counter struct {
+	locker.Observer
+	mu      sync.Mutex
+	results []string
+}
+
+func (c *counter) Request(_ context.Context, e locker.RequestEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.results = append(c.results, e.Result)
+}
+
+func (c *counter) has(result string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.results, result)
+}
+
+func call(t *testing.T, e *gin.Engine, method, path string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), method, path, http.NoBody)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, r)
+	return w
+}
+
+// Engine.HandleContext gives the handlers Gin's own writer, so their response is neither held back
+// nor known. The work is done all the same: it must not be done again, and no other response may
+// take the place of the first.
+func TestAResponseOfHandleContextIsNotReplacedByAnEmptyOne(t *testing.T) {
+	runs := 0
+	e := gin.New()
+	var problem *httplock.Problem
+	see := httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { problem = p })
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e.POST("/v2/pay", func(c *gin.Context) { runs++; c.JSON(http.StatusCreated, gin.H{"paid": runs}) })
+	e.POST("/v1/pay", ginlock.MustIdempotency(l, idempotency.NewMemory(), "shop", see), func(c *gin.Context) {
+		c.Request.URL.Path = "/v2/pay"
+		e.HandleContext(c)
+	})
+	w := call(t, e, "POST", "/v1/pay", "Idempotency-Key", "k")
+	if w.Code != 201 || w.Body.String() != `{"paid":1}` || problem == nil || problem.Code != httplock.CodeMisconfigured {
+		t.Errorf("the first request: %d %s, %v", w.Code, w.Body, problem)
+	}
+	w = call(t, e, "POST", "/v1/pay", "Idempotency-Key", "k")
+	if w.Code != 409 || !strings.Contains(w.Body.String(), httplock.CodeDone) || runs != 1 {
+		t.Errorf("the second request: %d %s, %d runs", w.Code, w.Body, runs)
+	}
+}
+
+func TestAResponseThatEscapesWithBufferedResponseIsReported(t *testing.T) {
+	e := gin.New()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e.POST("/v2/pay", func(c *gin.Context) { c.String(http.StatusCreated, "paid") })
+	e.POST("/v1/pay", ginlock.MustNew(l, "pay", httplock.WithBufferedResponse(1000)), func(c *gin.Context) {
+		c.Request.URL.Path = "/v2/pay"
+		e.HandleContext(c)
+	})
+	var outcome *httplock.Problem
+	e.GET("/direct", ginlock.MustNew(l, "pay", httplock.WithBufferedResponse(1000)), func(c *gin.Context) { c.String(http.StatusOK, "held") })
+	w := httptest.NewRecorder()
+	c := gin.CreateTestContextOnly(w, e)
+	c.Request = httptest.NewRequestWithContext(t.Context(), "POST", "/v1/pay", http.NoBody)
+	e.HandleContext(c)
+	outcome, _ = ginlock.Outcome(c)
+	if w.Code != 201 || w.Body.String() != "paid" || outcome == nil || !outcome.Failure() || !strings.Contains(outcome.Error(), "HandleContext") {
+		t.Errorf("%d %s, %v", w.Code, w.Body, outcome)
+	}
+	if w := call(t, e, "GET", "/direct"); w.Code != 200 || w.Body.String() != "held" {
+		t.Errorf("without HandleContext: %d %s", w.Code, w.Body)
+	}
+}
+
+// A lock of the whole engine locks nothing for a request without a route, and Gin's reply stays.
+func TestA404StaysA404UnderALockOfTheEngine(t *testing.T) {
+	acquired := 0
+	l := lockerFunc(func(locker.Rule) error { acquired++; return locker.ErrBusy })
+	for _, k := range []httplock.Key{"order:{param.id}", "tenant:{header.X-Tenant}"} {
+		e := gin.New()
+		e.HandleMethodNotAllowed = true
+		e.Use(ginlock.MustNew(l, k))
+		e.POST("/orders/:id", ok)
+		for path, want := range map[string]int{"/unknown": 404, "/orders/1": 405} {
+			if w := call(t, e, "GET", path, "X-Tenant", "acme"); w.Code != want || strings.Contains(w.Body.String(), "lock") {
+				t.Errorf("%s: %s: %d %s", k, path, w.Code, w.Body)
+			}
+		}
+	}
+	if acquired != 0 {
+		t.Errorf("%d locks were asked for", acquired)
+	}
+}
+
+// A handler of NoRoute that stands behind a lock never runs without the lock, unless an option says
+// so.
+func TestAHandlerOfNoRouteDoesNotRunWithoutItsLock(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts      []httplock.Option
+		code      int
+		locked    bool
+		unguarded bool
+	}{
+		"default":                  {nil, 404, false, false},
+		"WithNoRoute":              {[]httplock.Option{httplock.WithNoRoute()}, 200, true, false},
+		"WithUnguardedNoRoute":     {[]httplock.Option{httplock.WithUnguardedNoRoute()}, 200, false, true},
+		"WithNoRoute, idempotency": {[]httplock.Option{httplock.WithNoRoute(), httplock.WithStore(idempotency.NewMemory())}, 200, true, false},
+	} {
+		counted := &counter{Observer: &lockertest.Recorder{}}
+		l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(counted))
+		e := gin.New()
+		ran, locked := false, false
+		e.NoRoute(ginlock.MustNew(l, "proxy:{header.X-Tenant}", tc.opts...), func(c *gin.Context) {
+			ran = true
+			_, locked = ginlock.FromContext(c)
+			c.String(http.StatusOK, "proxied")
+		})
+		w := call(t, e, "GET", "/anything", "X-Tenant", "acme")
+		if w.Code != tc.code || ran != (tc.code == 200) || locked != tc.locked || counted.has("unguarded") != tc.unguarded {
+			t.Errorf("%s: %d %s, ran %v, locked %v, counted %v", name, w.Code, w.Body, ran, locked, counted.results)
+		}
+		if name == "default" && !counted.has("no_route") {
+			t.Errorf("the refusal was not counted: %v", counted.results)
+		}
+	}
+}
+
+// In Gin, a handler that writes nothing, or only c.Status(200), has answered 200.
+func TestAHandlerOfGinThatWritesNothingRunsOnce(t *testing.T) {
+	for name, handle := range map[string]gin.HandlerFunc{
+		"nothing": func(*gin.Context) {}, "Status(200)": func(c *gin.Context) { c.Status(http.StatusOK) }, "Status(204)": func(c *gin.Context) { c.Status(http.StatusNoContent) },
+	} {
+		runs := 0
+		e := gin.New()
+		e.POST("/pay", ginlock.MustIdempotency(lockertest.NewLocker(t, lockertest.NewMemory()), idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+			runs++
+			handle(c)
+		})
+		first, second := call(t, e, "POST", "/pay", "Idempotency-Key", "k"), call(t, e, "POST", "/pay", "Idempotency-Key", "k")
+		if runs != 1 || first.Code != second.Code || second.Header().Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%s: %d runs, %d and %d", name, runs, first.Code, second.Code)
+		}
+	}
+}

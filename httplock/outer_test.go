@@ -1,0 +1,166 @@
+package httplock_test
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Trailers come after the body, also if a response is held back or repeated.
+func TestTrailersStayTrailers(t *testing.T) {
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set("X-Own", "1")
+		_, _ = io.WriteString(w, "body")
+		w.Header().Set("X-Sum", "42")
+		w.Header().Set(http.TrailerPrefix+"X-Late", "7")
+		w.Header().Set("X-Never", "x")
+	}))
+	defer origin.Close()
+	target, err := url.Parse(origin.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	for name, middleware := range map[string]func(http.Handler) http.Handler{
+		"none":     func(h http.Handler) http.Handler { return h },
+		"plain":    httplock.MustNew(l, "a"),
+		"buffered": httplock.MustNew(l, "b", httplock.WithBufferedResponse(1000)),
+		"stored":   httplock.MustIdempotency(l, idempotency.NewMemory(), "c"),
+	} {
+		for handler, h := range map[string]http.Handler{"proxy": httputil.NewSingleHostReverseProxy(target), "direct": origin.Config.Handler} {
+			server := httptest.NewServer(middleware(h))
+			for i := range 2 {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Header.Set("Idempotency-Key", handler)
+				res, err := server.Client().Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				if err != nil || string(body) != "body" || res.Header.Get("X-Own") != "1" || res.Header.Get("X-Sum")+res.Header.Get("X-Late")+res.Header.Get("X-Never") != "" {
+					t.Errorf("%s, %s, %d: %q %v %v", name, handler, i, body, res.Header, err)
+				}
+				late := res.Trailer.Get("X-Late")
+				if name == "none" || name == "plain" {
+					late = "7" // net/http sends an unannounced trailer only after a flush
+				}
+				if res.Trailer.Get("X-Sum") != "42" || late != "7" {
+					t.Errorf("%s, %s, %d: trailers %v", name, handler, i, res.Trailer)
+				}
+			}
+			server.Close()
+		}
+	}
+}
+
+// http.TimeoutHandler replies while its handler still works. Inside of the lock, it would end the
+// lock before the work.
+func TestATimeoutHandlerInsideOfTheLockIsRefused(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ran := false
+	work := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran = true })
+	lock := httplock.MustNew(l, "a")
+	w := httptest.NewRecorder()
+	lock(http.TimeoutHandler(work, time.Minute, "")).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", http.NoBody))
+	if w.Code != 500 || ran || !strings.Contains(w.Body.String(), httplock.CodeMisconfigured) {
+		t.Errorf("inside: %d %s, ran %v", w.Code, w.Body, ran)
+	}
+	w = httptest.NewRecorder()
+	http.TimeoutHandler(lock(work), time.Minute, "").ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/", http.NoBody))
+	if w.Code != 200 || !ran {
+		t.Errorf("outside: %d %s, ran %v", w.Code, w.Body, ran)
+	}
+}
+
+type zippedWriter struct {
+	http.ResponseWriter
+	z *gzip.Writer
+}
+
+func (w zippedWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
+
+// compressing compresses the responses of clients that accept gzip.
+func compressing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Accept-Encoding") != "gzip" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		next.ServeHTTP(zippedWriter{w, z}, r)
+		_ = z.Close()
+	})
+}
+
+// A middleware inside may compress the response for the first client. The client of the repeated
+// request may not accept gzip.
+func TestARepeatedResponseIsReadableByEveryClient(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	work := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "paid") })
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(compressing(work))
+	for _, accepted := range []string{"gzip", ""} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", http.NoBody)
+		r.Header.Set("Idempotency-Key", "k")
+		r.Header.Set("Accept-Encoding", accepted)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != 200 || w.Body.String() != "paid" || r.Header.Get("Accept-Encoding") != accepted {
+			t.Errorf("%q: %d %q %v", accepted, w.Code, w.Body, w.Header())
+		}
+	}
+}
+
+// A middleware inside could decode the body, and the handler could find another value in it than
+// the key. The output of gzip is never JSON; the outputs of deflate and Brotli can be.
+func TestAnEncodedBodyIsNotReadForAKey(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := httplock.MustNew(l, "stock:{body.sku}")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		lease, _ := httplock.FromContext(r)
+		_, _ = io.WriteString(w, lease.Key())
+	}))
+	const plain = `{"sku":"pen"}`
+	var zipped, deflated bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, _ = io.WriteString(z, plain)
+	_ = z.Close()
+	d, err := flate.NewWriter(&deflated, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(d, plain)
+	_ = d.Close()
+	for _, tc := range []struct {
+		encoding []string
+		body     string
+		code     int
+	}{
+		{nil, plain, 200}, {[]string{"identity"}, plain, 200}, {[]string{"gzip"}, plain, 200}, {[]string{" GZIP "}, plain, 200},
+		{[]string{"gzip"}, zipped.String(), 400}, {nil, zipped.String(), 400}, {[]string{"deflate"}, deflated.String(), 415},
+		{[]string{"deflate"}, plain, 415}, {[]string{"br"}, plain, 415}, {[]string{"gzip, br"}, plain, 415}, {[]string{"gzip", "br"}, plain, 415}, {[]string{"x"}, plain, 415},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", strings.NewReader(tc.body))
+		r.Header["Content-Encoding"] = tc.encoding
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != tc.code || tc.code == 200 && w.Body.String() != "stock:pen" {
+			t.Errorf("%q %q: %d %s", tc.encoding, tc.body, w.Code, w.Body)
+		}
+	}
+}
