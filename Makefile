@@ -71,6 +71,16 @@ soak: tools ## lock on quorums for half an hour while servers and the ways to th
 	go test -race -count=1 -timeout 1h ./internal/tests/quorum -run TestSoak -v -soak 30m
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 
+# Each adapter has a target. Fuzzing starts with the corpus, which make test runs as well.
+fuzztime = 20s
+
+.PHONY: fuzz
+fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz fuzztime=10m
+	@set -e; for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' internal/tests/keys/*_test.go | cut -c6-); do \
+		echo "$$target"; \
+		go test ./internal/tests/keys -run '^$$' -fuzz "^$$target\$$" -fuzztime $(fuzztime); \
+	done
+
 .PHONY: check
 check: format vet systems lint tidy arch generated ## everything else that CI wants to be so
 
