@@ -19,6 +19,11 @@
 // A key reads the body only if echo.Context.Bind reads it as JSON: the Content-Type is
 // application/json, in lower case. Other requests are answered 415.
 //
+// echo.Context.Bind fills a struct from the path, for some methods from the query, and then from
+// the body. So the body of a client can replace the parameter that is in the key, also in a field
+// without a json tag. Read what is in the key by echo.Context.Param, or give the field the tag
+// json:"-".
+//
 // A request without a route takes no lock, and Echo answers it. Do not register a lock by Echo.Pre:
 // the route is not known there, and every request is answered 404. Put a middleware for time-outs
 // outside of the lock, because inside it ends the lock while the handler continues.

@@ -38,7 +38,9 @@
 //
 // If a query parameter, a header or a cookie comes several times with different values, the request
 // is answered 400: c.Query returns the first value, and c.Bind().Query the last, of all names that
-// differ only in their case.
+// differ only in their case. c.Bind().All fills a field from the first source that has its name:
+// the path, the body, the query, headers, cookies. So read what is in the key by the method of its
+// source.
 //
 // The middleware must be a handler of the route, because Fiber does not know the route's parameters
 // yet when it runs the handlers of App.Use. There, a key without parameters locks every request,
