@@ -24,7 +24,6 @@ hgetall Q
 hmget Q f
 hlen Q
 hset Q f v
-incrby Q 1
 info
 mget KEY Q
 pexpire KEY 1

@@ -229,3 +229,32 @@ func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, togeth
 		}
 	}
 }
+
+// A counter that holds data of another type spares the other calls: they get their leases, and the
+// call with this counter is left out. If nothing was granted before, the script changes nothing.
+func TestACounterThatIsNoTextSparesTheCallsBesideIt(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	if err := c.LPush(t.Context(), "no counter", "data").Err(); err != nil {
+		t.Fatal(err)
+	}
+	run := func(counters ...string) (string, error) {
+		keys, args := []string{}, []any{}
+		for i, counter := range counters {
+			keys = append(keys, fmt.Sprint(counter, i), fmt.Sprint("Q", i), counter, fmt.Sprint("X", i))
+			args = append(args, fmt.Sprintf("%0*d", tokenBytes, i), 60000, 1, "")
+		}
+		return c.Eval(t.Context(), scriptText(t, "acquire_each"), keys, args...).Text()
+	}
+	answer, err := run("C", "no counter", "C", "D")
+	answers := strings.Split(answer, "\n")
+	if err != nil || len(answers) != 4 || answers[0] == "" || answers[1] != "" || answers[2] == "" || answers[3] == "" {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if n := c.DBSize(t.Context()).Val(); n != 6 { // three leases, two counters, and the list
+		t.Errorf("%d keys: %v", n, c.Keys(t.Context(), "*").Val())
+	}
+	if answer, err := run("no counter", "E"); err == nil || errorCode(err.Error()) != "WRONGTYPE" || c.Exists(t.Context(), "E", "E1").Val() != 0 {
+		t.Errorf("%q, %v, keys %v", answer, err, c.Keys(t.Context(), "*").Val())
+	}
+}

@@ -13,28 +13,39 @@
 -- idempotent: a second execution that finds the token in L returns the same L, and at most
 --   lengthens its expiry. If it finds the token in Q, the token keeps its place. After an undo, it
 --   finds X and grants nothing.
--- first write: SET or INCRBY C for a free L without waiters. When a full server refuses it, nothing
---   has happened. Otherwise the first write is GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change
+-- first write: SET C for a free L without waiters. When a full server refuses it, nothing has
+--   happened. Otherwise the first write is GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing. A full server accepts these commands, and every replica refuses them.
 
 -- This is the short way for a free key without waiters. It has the same effect as the long way
 -- below. Numbers stay text where possible, because converting one number takes as long as a
--- command.
+-- command. One command looks at L, Q and X: an undo of this call may have come first. X is a key of
+-- the token, so no other key can show the undo.
+--
+-- SET … GET writes C before the script knows C's old value. This is safe, because no other command
+-- runs in between: a larger old value is counted on or written back before the script ends. If C is
+-- no text, SET … GET changes nothing and fails with WRONGTYPE.
 if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
-  local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
-  local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-  local fence = nil
-  if not last or #last == #stamp and last < stamp then
-    local micros = clock[2] + ARGV[3] - 1 -- the last fence of the block
-    if micros < 1000000 and #ARGV[3] < 6 then
-      fence = stamp
-      redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
-    end
-  elseif #last == #stamp and (tonumber(last) or math.huge) + ARGV[3] <= stamp + 100000 then
-    -- The block is at most as far ahead of the clock as grant.lua allows.
-    fence = string.format('%.0f', redis.call('INCRBY', KEYS[3], ARGV[3]) - ARGV[3] + 1)
+  local clock = redis.call('TIME')
+  local stamp = clock[1] .. (#clock[2] == 6 and clock[2] or string.sub('00000' .. clock[2], -6))
+  local fence, last = stamp, stamp -- the first and the last fence of the block
+  if ARGV[3] ~= '1' then
+    local micros = clock[2] + ARGV[3] - 1
+    last = micros < 1000000 and #ARGV[3] < 6 and clock[1] .. string.format('%06d', micros)
   end
-  if fence then
+  local before = last and redis.call('SET', KEYS[3], last, 'GET')
+  if before and (#before ~= #stamp or before >= stamp) then
+    local ahead = #before == #stamp and tonumber(before)
+    if ahead and ahead + ARGV[3] <= stamp + 100000 then
+      -- The block is at most as far ahead of the clock as grant.lua allows.
+      fence = string.format('%.0f', ahead + 1)
+      redis.call('SET', KEYS[3], string.format('%.0f', ahead + ARGV[3]))
+    else
+      redis.call('SET', KEYS[3], before)
+      last = nil -- the long way follows
+    end
+  end
+  if last then
     local lease = ARGV[1] .. ':' .. fence .. ':' .. ARGV[3]
     if ARGV[5] then
       lease = lease .. ':' .. ARGV[5]

@@ -6,51 +6,57 @@
 -- returns: for each lease "server-µs fence", or "" when nothing was done, and acquire.lua must be
 --   called; as one string, with a line feed between them
 -- idempotent: a second execution finds L taken, and does nothing.
--- first write: SET C. When a full server refuses it, nothing has happened. A replica refuses it
---   too. The answer "" states nothing about a lease, so it may come from a replica.
+-- first write: SET C, with GET as in acquire.lua. When the server refuses it before a lease was
+--   granted, the script ends with its error, and nothing has happened: a full server and a replica
+--   refuse the first one. A C that is no text is refused later too, and the script leaves out its
+--   lease. The answer "" states nothing about a lease, so it may come from a replica.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-local marks, counters = {}, {}
-for i = 1, #KEYS / 4 do
-  marks[3 * i - 2], marks[3 * i - 1], marks[3 * i] = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i]
-  counters[i] = KEYS[4 * i - 1]
-end
-local free, found = redis.call('EXISTS', unpack(marks)) == 0, redis.call('MGET', unpack(counters))
-for i = 1, #counters do
-  if not found[i] then
-    -- MGET returns data that is no counter as missing. GET raises an error for such data before
-    -- anything has changed.
-    redis.call('GET', KEYS[4 * i - 1])
+local wanted, reserved -- kept for the next lease, because formatting a number takes as long as a command
+local free, granted, counted, answers = false, {}, {}, {}
+for i = 1, #KEYS, 4 do
+  if i % 16 == 1 then -- look at four leases with one command
+    free = redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 3],
+      KEYS[i + 4] or KEYS[i], KEYS[i + 5] or KEYS[i], KEYS[i + 7] or KEYS[i],
+      KEYS[i + 8] or KEYS[i], KEYS[i + 9] or KEYS[i], KEYS[i + 11] or KEYS[i],
+      KEYS[i + 12] or KEYS[i], KEYS[i + 13] or KEYS[i], KEYS[i + 15] or KEYS[i]) == 0
   end
-end
-
-local block, reserved -- kept for the next lease, because formatting a number takes as long as a command
-local granted, counted, answers = {}, {}, {}
-for i, counter in ipairs(counters) do
-  local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil
-  if not granted[lease] and (free or redis.call('EXISTS', KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i]) == 0) then
-    local last = counted[counter] or found[i]
-    if not last or #last == #stamp and last < stamp then
-      if wanted ~= block then
-        local micros = clock[2] + wanted - 1 -- the last fence of the block
-        block, reserved = wanted, micros < 1000000 and #wanted < 6 and clock[1] .. string.format('%06d', micros)
-      end
-      if reserved then
+  local lease, counter, fence = KEYS[i], KEYS[i + 2], nil
+  if not granted[lease] and (free or redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 3]) == 0) then
+    if ARGV[i + 2] ~= wanted then
+      wanted = ARGV[i + 2]
+      local micros = clock[2] + wanted - 1 -- the last fence of the block
+      reserved = micros < 1000000 and #wanted < 6 and clock[1] .. string.format('%06d', micros)
+    end
+    local before, last = counted[counter], nil -- before: a value of C that is not smaller than the clock
+    if not before and reserved then
+      before = redis.pcall('SET', KEYS[i + 2], reserved, 'GET')
+      if not before or type(before) == 'string' and #before == #stamp and before < stamp then
         fence, last = stamp, reserved
+      elseif type(before) == 'table' then
+        if not next(granted) then
+          return before
+        end
+        before = nil
       end
-    elseif #last == #stamp and string.find(last, '^%d+$') and last + wanted <= stamp + 100000 then -- as in acquire.lua
-      fence, last = string.format('%.0f', last + 1), string.format('%.0f', last + wanted)
+    end
+    if before and not fence then
+      local ahead = #before == #stamp and tonumber(before)
+      last = before
+      if ahead and ahead + wanted <= stamp + 100000 then
+        fence, last = string.format('%.0f', ahead + 1), string.format('%.0f', ahead + wanted)
+      end
+      redis.call('SET', KEYS[i + 2], last)
     end
     if fence then
-      local text = ARGV[4 * i - 3] .. ':' .. fence .. ':' .. wanted
-      if ARGV[4 * i] ~= '' then
-        text = text .. ':' .. ARGV[4 * i]
+      local text = ARGV[i] .. ':' .. fence .. ':' .. wanted
+      if ARGV[i + 3] ~= '' then
+        text = text .. ':' .. ARGV[i + 3]
       end
-      redis.call('SET', KEYS[4 * i - 1], last)
-      redis.call('SET', KEYS[4 * i - 3], text, 'PX', ARGV[4 * i - 2])
+      redis.call('SET', KEYS[i], text, 'PX', ARGV[i + 1])
       granted[lease], counted[counter] = true, last
     end
   end
-  answers[i] = fence and stamp .. ' ' .. fence or ''
+  answers[#answers + 1] = fence and stamp .. ' ' .. fence or ''
 end
 return table.concat(answers, '\n')

@@ -42,10 +42,10 @@ local function releaser(lease)
   return trace and '|' .. trace or ''
 end
 
--- remove removes entries of Q, with one command for each thousand entries.
+-- remove removes entries of Q.
 local function remove(entries)
-  for i = 1, #entries, 1000 do
-    redis.call('ZREM', KEYS[2], unpack(entries, i, math.min(i + 999, #entries)))
+  for _, entry in ipairs(entries) do
+    redis.call('ZREM', KEYS[2], entry)
   end
 end
 

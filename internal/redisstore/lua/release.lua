@@ -17,11 +17,14 @@
 -- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
 --   nothing. A full server accepts these writes, and all that follow. A replica refuses them with
 --   READONLY, and so never answers a false "not ours".
-local owner = ARGV[1] .. ':'
-local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
-local ours = lease and string.sub(lease, 1, #owner) == owner
-if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1]) -- the usual case: there are no waiters, and the key only has to be freed
+
+-- The usual case comes first: there are no waiters, and the key only has to be freed. Both looks
+-- are needed: only L names the owner, and no other key than Q shows a waiter. If L holds data that
+-- is no lock, pcall returns the error, and L counts as the lease of another token.
+local lease = redis.pcall('GET', KEYS[1])
+local ours = type(lease) == 'string' and string.find(lease, ARGV[1] .. ':', 1, true) == 1
+if ours and not ARGV[2] and redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('DEL', KEYS[1])
   return 'released'
 end
 

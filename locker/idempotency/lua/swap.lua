@@ -22,15 +22,11 @@ end
 
 local refused
 if run ~= ARGV[3] or ARGV[6] or open == '' and ARGV[4] ~= '' then
-  local fields = {'run', ARGV[3]}
-  if ARGV[4] ~= '' then
-    fields[3], fields[4] = 'open', ARGV[4]
-  end
-  if ARGV[6] then
-    fields[#fields + 1] = 'answer'
-    fields[#fields + 1] = ARGV[6]
-  end
-  local reply = redis.pcall('HSET', KEYS[1], unpack(fields))
+  -- A field that is not written is replaced by the run again.
+  local open_too, answer_too = ARGV[4] ~= '', ARGV[6] ~= nil
+  local reply = redis.pcall('HSET', KEYS[1], 'run', ARGV[3],
+    open_too and 'open' or 'run', open_too and ARGV[4] or ARGV[3],
+    answer_too and 'answer' or 'run', answer_too and ARGV[6] or ARGV[3])
   if type(reply) == 'table' and reply.err then
     if run ~= ARGV[3] then return reply end
     refused = reply
