@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -41,7 +43,12 @@ var (
 	releaseEachScript = bareScript("release_each")
 )
 
-func bareScript(name string) *link.Script { return link.NewScript(redisstore.ScriptTexts[name]) }
+func bareScript(name string) *link.Script { return scriptOf(redisstore.ScriptTexts[name]) }
+
+func scriptOf(text string) *link.Script {
+	sum := sha1.Sum([]byte(text))
+	return link.NewScript(text, hex.EncodeToString(sum[:]))
+}
 
 // scriptLocks call one script for each acquire and each release, on the caller's goroutine.
 type scriptLocks struct {

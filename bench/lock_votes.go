@@ -22,8 +22,8 @@ import (
 const scriptVotes = "scripts"
 
 var (
-	voteScript     = link.NewScript(quorum.ScriptTexts["quorum_vote"])
-	takeBackScript = link.NewScript(quorum.ScriptTexts["quorum_release"])
+	voteScript     = scriptOf(quorum.ScriptTexts["vote"])
+	takeBackScript = scriptOf(quorum.ScriptTexts["release"])
 )
 
 // voteLocks have one goroutine for each node. This goroutine sends calls to the node one after

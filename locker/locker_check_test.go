@@ -6,12 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/polling"
 )
 
 // mute is a Locker without the method Check.
@@ -32,10 +30,6 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	poller, err := polling.New(redislock.New(client))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, tc := range map[string]struct {
 		l    locker.Locker
 		rule locker.Rule
@@ -49,7 +43,6 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 		"a wait of -2":             {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
 		"Shared without readers":   {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"Shared with readers":      {readers, locker.Rule{Mode: locker.Shared}, nil},
-		"OnceFor with polling.New": {poller, locker.Rule{OnceFor: time.Hour}, locker.ErrUnsupported},
 		"inside a Reentrant":       {locktest.Reentrant(t, single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"a Locker that cannot say": {mute{}, locker.Rule{Mode: locker.Shared}, nil},
 	} {

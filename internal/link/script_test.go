@@ -1,6 +1,8 @@
 package link
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"reflect"
 	"strings"
@@ -8,7 +10,7 @@ import (
 )
 
 // sample is a script.
-var sample = NewScript("return 1")
+var sample = scriptOf("return 1")
 
 func TestWords(t *testing.T) {
 	build := func(keys []string, args ...any) []any { return sample.Words(keys, args...) }
@@ -43,3 +45,9 @@ func TestWords(t *testing.T) {
 }
 
 var sink []any
+
+// scriptOf returns the Script with the given Lua text.
+func scriptOf(text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	return NewScript(text, hex.EncodeToString(sum[:]))
+}

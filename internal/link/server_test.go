@@ -21,7 +21,7 @@ import (
 
 // countScript increments the counter at a key and returns the key, so that a test notices a second
 // execution.
-var countScript = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
+var countScript = scriptOf("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
 // countCall returns a call that increments the counter at a key.
 func countCall(key string) *Call {

@@ -15,7 +15,7 @@ import (
 
 // countsEach does the work of countsOne for several keys. Keys whose names contain "alone" are left
 // out.
-var countsEach = &Together{Keys: 1, Args: []int{1}, Script: NewScript(`
+var countsEach = &Together{Keys: 1, Args: []int{1}, Script: scriptOf(`
 local answers = {}
 for i, key in ipairs(KEYS) do
   if string.find(key, 'bad') then
@@ -32,7 +32,7 @@ end
 return table.concat(answers, '\n')`)}
 
 // countsOne is the script of the single calls.
-var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2] or '')")
+var countsOne = scriptOf("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2] or '')")
 
 // jointCall returns a call for the given key that can be made together with other calls. The answer
 // to the call is the key and the second argument, if there is one.

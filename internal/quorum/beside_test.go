@@ -18,10 +18,10 @@ func holdReleases(ms []*meddler) (open func(), waiting, votes *atomic.Int32) {
 	for _, m := range ms {
 		m.setMeddle(func(script string, run func() error) error {
 			switch script {
-			case "quorum_release":
+			case "release":
 				waiting.Add(1)
 				<-gate
-			case "quorum_vote":
+			case "vote":
 				votes.Add(1)
 			}
 			return run()

@@ -50,7 +50,7 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 				c.Set(t.Context(), counter, v.counter, 0)
 			}
 			text := markerOf(t, c)
-			answer, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_confirm"],
+			answer, err := c.Eval(t.Context(), quorum.ScriptTexts["confirm"],
 				[]string{"a", counter, "latchkit:node"}, text, cmp.Or(v.token, "o"), v.minted, v.fence, v.last).Text()
 			if err != nil {
 				t.Fatal(err)

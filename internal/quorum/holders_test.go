@@ -30,7 +30,7 @@ func TestQuorumQ6BreakHitsTheLeaseThatIsNamed(t *testing.T) {
 	arrived.Add(3)
 	var late []locker.Client
 	for _, c := range clientsOf(t, servers) {
-		late = append(late, &locktest.HeldBack{Client: c, Gate: gate, Arrived: arrived, SHA: scriptSHA("quorum_release")})
+		late = append(late, &locktest.HeldBack{Client: c, Gate: gate, Arrived: arrived, SHA: scriptSHA("release")})
 	}
 	operator, err := locker.NewRedlock(late)
 	if err != nil {

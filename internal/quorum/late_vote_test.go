@@ -51,10 +51,10 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	servers := enrolled(t, 3)
 	direct := clientsOf(t, servers)
-	if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts["quorum_release"]).Err(); err != nil {
+	if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts["release"]).Err(); err != nil {
 		t.Fatal(err)
 	}
-	slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA("quorum_release"), second: make(chan struct{})}
+	slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA("release"), second: make(chan struct{})}
 	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
 	checkSettled(t, s)
 
@@ -152,11 +152,11 @@ func (l *latecomer) Process(ctx context.Context, cmd redis.Cmder) error {
 func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	servers := enrolled(t, 3)
 	direct := servers[2].Client(t)
-	if err := direct.Do(t.Context(), "script", "load", quorum.ScriptTexts["quorum_vote"]).Err(); err != nil {
+	if err := direct.Do(t.Context(), "script", "load", quorum.ScriptTexts["vote"]).Err(); err != nil {
 		t.Fatal(err)
 	}
 	slow := &latecomer{
-		Client: servers[2].Client(t), sha: scriptSHA("quorum_vote"), asked: make(chan struct{}), late: make(chan struct{}),
+		Client: servers[2].Client(t), sha: scriptSHA("vote"), asked: make(chan struct{}), late: make(chan struct{}),
 	}
 	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}

@@ -108,7 +108,7 @@ func checkSettled(t testing.TB, s locker.Store) {
 // quorumCall matches the EVALSHA of one step of a quorum on one key.
 func quorumCall(op locker.Op, key string) chaos.Match {
 	sha := scriptSHA(map[locker.Op]string{
-		locker.OpAcquire: "quorum_vote", locker.OpRenew: "quorum_renew", locker.OpRelease: "quorum_release",
+		locker.OpAcquire: "vote", locker.OpRenew: "renew", locker.OpRelease: "release",
 	}[op])
 	return func(request []byte) bool {
 		return strings.Contains(string(request), key) && strings.Contains(string(request), sha)

@@ -1,8 +1,6 @@
 package quorum_test
 
 import (
-	"crypto/sha1"
-	"encoding/hex"
 	"testing"
 	"time"
 
@@ -60,10 +58,12 @@ func nodesOf(cs []locker.Client) (nodes []redisstore.Client) {
 	return nodes
 }
 
-// scriptSHA returns the SHA-1 under which a node knows a script.
-func scriptSHA(name string) string {
-	sum := sha1.Sum([]byte(quorum.ScriptTexts[name]))
-	return hex.EncodeToString(sum[:])
+// scriptSHA returns the SHA-1 under which a server knows a script.
+func scriptSHA(name string) string { return locktest.SHA(quorum.ScriptTexts[name]) }
+
+// A program in FIPS 140-only mode may not compute a SHA-1, so the digests are in a file.
+func TestTheDigestsAreThoseOfTheScripts(t *testing.T) {
+	locktest.CheckDigests(t, "lua/digests", quorum.ScriptTexts)
 }
 
 // loadScripts loads the scripts into a node, so that no call gets NOSCRIPT.

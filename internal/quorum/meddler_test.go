@@ -95,7 +95,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	}
 	for _, m := range ms[1:] {
 		m.setMeddle(func(name string, run func() error) error {
-			if name == "quorum_release" {
+			if name == "release" {
 				return os.ErrDeadlineExceeded
 			}
 			return run()
@@ -144,7 +144,7 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	ms[2].setMeddle(func(script string, run func() error) error {
 		err := run()
-		if script == "quorum_vote" {
+		if script == "vote" {
 			close(asked)
 			<-answer
 		}
@@ -213,13 +213,13 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 			var own, others sync.Once
 			ms[i][i].setMeddle(func(script string, run func() error) error {
 				err := run()
-				if script == "quorum_vote" {
+				if script == "vote" {
 					own.Do(func() { close(first[i]) })
 				}
 				return err
 			})
 			ms[i][1-i].setMeddle(func(script string, run func() error) error {
-				if script == "quorum_vote" {
+				if script == "vote" {
 					others.Do(func() { <-first[1-i] })
 				}
 				return run()
@@ -295,7 +295,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	}
 	var missed sync.Once
 	ms[2].setMeddle(func(script string, run func() error) (err error) {
-		if script == "quorum_release" {
+		if script == "release" {
 			missed.Do(func() { err = os.ErrDeadlineExceeded })
 		}
 		if err == nil {
@@ -336,7 +336,7 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			var asked sync.Once
 			confirming, ended := make(chan struct{}), make(chan struct{})
 			ms[1].setMeddle(func(script string, run func() error) error {
-				if script == "quorum_confirm" {
+				if script == "confirm" {
 					asked.Do(func() { close(confirming) })
 					if c.silent {
 						<-ended

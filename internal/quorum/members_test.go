@@ -267,7 +267,7 @@ func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 		before := c.Time(t.Context()).Val()
 		hint := strconv.FormatInt(before.UnixMicro(), 10)
 		key := fmt.Sprintf("k%d", i)
-		v, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_vote"],
+		v, err := c.Eval(t.Context(), quorum.ScriptTexts["vote"],
 			[]string{key, redisstore.QueueKey(key), "w", redisstore.CounterKey(key), redisstore.TombstoneKey(key, "o"), "latchkit:node", redisstore.DoneKey(key), "r", "i"},
 			text, "o:"+hint+":1:"+hint+":", 60_000, hint, hint, before.UnixMicro()-500_000, before.UnixMicro()+500_000).Text()
 		if err != nil {

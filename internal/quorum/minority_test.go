@@ -193,7 +193,7 @@ func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	var lost atomic.Int32
 	closing := make(chan struct{})
 	ms[2].setMeddle(func(script string, run func() error) error {
-		if script == "quorum_release" && lost.Add(1) == 1 {
+		if script == "release" && lost.Add(1) == 1 {
 			<-closing
 			return os.ErrDeadlineExceeded
 		}

@@ -202,7 +202,7 @@ func (q *quorum) Close(ctx context.Context) (err error) {
 	return err
 }
 
-//go:embed lua/*.lua
+//go:embed lua/*.lua lua/digests
 var luaFiles embed.FS
 
 var (
@@ -218,7 +218,6 @@ var (
 // ScriptTexts maps the name of each script to the text that a node gets. Tests and benchmarks use
 // the texts without a Store.
 var ScriptTexts = map[string]string{
-	"quorum_vote": voteScript.Text, "quorum_confirm": confirmScript.Text, "quorum_renew": renewScript.Text,
-	"quorum_release": releaseScript.Text,
-	"quorum_look":    lookScript.Text, "quorum_mark": markScript.Text,
+	"vote": voteScript.Text, "confirm": confirmScript.Text, "renew": renewScript.Text, "release": releaseScript.Text,
+	"look": lookScript.Text, "mark": markScript.Text,
 }

@@ -44,7 +44,22 @@ func NewScript(files embed.FS, name string, fragments ...string) Script {
 		before += luaText(files, fragment)
 	}
 	text = before + text
-	return Script{Script: link.NewScript(text), Text: text, class: link.Ask}
+	return Script{Script: link.NewScript(text, digestOf(files, name)), Text: text, class: link.Ask}
+}
+
+// digestOf returns the SHA-1 of the script with the given name, from the file lua/digests. Tests of
+// the package that embeds the file compare it with the text.
+func digestOf(files embed.FS, name string) string {
+	digests, err := files.ReadFile("lua/digests")
+	if err != nil {
+		panic(err) // the file was not compiled in
+	}
+	for line := range strings.Lines(string(digests)) {
+		if digest, of, _ := strings.Cut(strings.TrimSpace(line), "  "); of == name {
+			return digest
+		}
+	}
+	return "" // no server has such a script, so each call carries the text
 }
 
 func luaText(files embed.FS, name string) string {
@@ -133,18 +148,18 @@ func (s Script) shortWords(r *link.Room, keys []string, args ...any) []any {
 	return s.WordsIn(r, keys, args...)
 }
 
-//go:embed lua/*.lua
+//go:embed lua/*.lua lua/digests
 var luaFiles embed.FS
 
 var (
 	acquireScript    = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
 	acquireAllScript = NewScript(luaFiles, "acquire_all", "grant")
-	acquiresTogether = &link.Together{Script: link.NewScript(luaText(luaFiles, "acquire_each")), Keys: 4, Args: []int{0, 1, 2, 4}}
+	acquiresTogether = &link.Together{Script: NewScript(luaFiles, "acquire_each").Script, Keys: 4, Args: []int{0, 1, 2, 4}}
 	rwAcquireScript  = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
 	semAcquireScript = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
 
 	releaseScript    = NewScript(luaFiles, "release", "grant", "hand", "queue", "once").withClass(link.Release)
-	releasesTogether = &link.Together{Script: link.NewScript(luaText(luaFiles, "release_each")), Keys: 2, Args: []int{0}}
+	releasesTogether = &link.Together{Script: NewScript(luaFiles, "release_each").Script, Keys: 2, Args: []int{0}}
 	rwReleaseScript  = NewScript(luaFiles, "rw_release", "grant", "hand", "queue", "once", "readers").withClass(link.Release)
 	semReleaseScript = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
 	freeScript       = NewScript(luaFiles, "free").withClass(link.Release)

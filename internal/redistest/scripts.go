@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"crypto/fips140"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
@@ -149,6 +150,9 @@ func badCall(words []any) string {
 	text, _ := words[1].(string)
 	switch strings.ToLower(name) {
 	case "eval":
+		if fips140.Enabled() {
+			return "" // such a program may not compute a SHA-1
+		}
 		sum := sha1.Sum([]byte(text))
 		sha := hex.EncodeToString(sum[:])
 		if _, known := headers.Load(sha); !known {

@@ -14,3 +14,6 @@ func (m *Memory) Len() int {
 	defer m.mu.Unlock()
 	return len(m.records)
 }
+
+// SwapText returns the text of the script.
+func SwapText() string { return swapText }

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -50,8 +51,11 @@ func NewRedis(c redis.Cmdable, opts ...RedisOption) *Redis {
 
 var (
 	//go:embed lua/swap.lua
-	swapText   string
-	swapScript = redis.NewScript(swapText)
+	swapText string
+	//go:embed lua/digests
+	swapDigest string
+	// A program in FIPS 140-only mode may not compute a SHA-1, so the digest is in a file.
+	swapSHA, _, _ = strings.Cut(swapDigest, " ")
 )
 
 // Load implements [Store].
@@ -72,7 +76,12 @@ func (s *Redis) Swap(ctx context.Context, key string, old, next Record, lifetime
 		args = append(args, next.Answer)
 	}
 	fields, err := bounded(ctx, func(ctx context.Context) ([]any, error) {
-		return swapScript.Run(ctx, s.client, []string{s.prefix + key}, args...).Slice()
+		keys := []string{s.prefix + key}
+		fields, err := s.client.EvalSha(ctx, swapSHA, keys, args...).Slice()
+		if redis.HasErrorPrefix(err, "NOSCRIPT") {
+			return s.client.Eval(ctx, swapText, keys, args...).Slice()
+		}
+		return fields, err
 	})
 	if err != nil {
 		return Record{}, fmt.Errorf("idempotency: swap: %w", err)

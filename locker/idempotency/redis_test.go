@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -123,4 +124,9 @@ func TestDataOfAnotherTypeIsNoRecord(t *testing.T) {
 	if rec, err := s.Swap(t.Context(), t.Name(), idempotency.Record{}, open, time.Minute); err == nil {
 		t.Errorf("a text: %+v", rec)
 	}
+}
+
+// A program in FIPS 140-only mode may not compute a SHA-1, so the digest is in a file.
+func TestTheDigestIsThatOfTheScript(t *testing.T) {
+	locktest.CheckDigests(t, "lua/digests", map[string]string{"swap": idempotency.SwapText()})
 }

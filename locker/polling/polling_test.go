@@ -190,6 +190,9 @@ func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
 	t.Parallel()
 	l := newPolling(t, redistest.Shared(t).Client(t))
 	for _, rule := range []locker.Rule{{Key: "polling:no", OnceFor: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
+		if err := locker.Check(l, rule); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("Check: %v", err)
+		}
 		_, err := l.Acquire(t.Context(), rule)
 		_ = locktest.WantErr(t, err, "polling:no", locker.ErrUnsupported)
 		locktest.WantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)

@@ -30,14 +30,15 @@ for i = 1, #KEYS, 4 do
     end
     local before, last = counted[counter], nil -- before: a value of C that is not smaller than the clock
     if not before and reserved then
-      before = redis.pcall('SET', KEYS[i + 2], reserved, 'GET')
+      if next(granted) then
+        before = redis.pcall('SET', KEYS[i + 2], reserved, 'GET')
+      else
+        before = redis.call('SET', KEYS[i + 2], reserved, 'GET')
+      end
       if not before or type(before) == 'string' and #before == #stamp and before < stamp then
         fence, last = stamp, reserved
       elseif type(before) == 'table' then
-        if not next(granted) then
-          return before
-        end
-        before = nil
+        before = nil -- an error, for a counter that is no text
       end
     end
     if before and not fence then
