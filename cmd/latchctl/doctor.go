@@ -27,8 +27,9 @@ func newDoctor(to *servers) *cobra.Command {
 
 It checks version, role, eviction, memory, persistence, replicas, the rights of the
 user (ACL), the clock, the votes of a quorum, keys without a TTL, and what dead
-processes left behind. It reads only; on a quorum it also lets nodes vote again
-whose time has come, as every service does.
+processes left behind. It locks a throw-away key, whose name begins with --key, and
+lets a second caller wait for it. Apart from this key it reads only; on a quorum it
+also lets nodes vote again whose time has come, as every service does.
 
 Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 		Example: `  latchctl doctor
@@ -157,11 +158,15 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		}
 	}
 	for _, c := range cs {
+		before := answered
 		if cluster, ok := c.(*redis.ClusterClient); ok {
 			d.cluster(ctx, cluster, visit)
-			continue
+		} else {
+			visit(ctx, address(c), c)
 		}
-		visit(ctx, address(c), c)
+		if answered > before {
+			d.probe(ctx, address(c), c)
+		}
 	}
 	if answered == 0 {
 		if last == nil {

@@ -51,7 +51,7 @@ func TestDoctorOfHealthyServers(t *testing.T) {
 			t.Parallel()
 			s.lockedAndWaitedFor(t, "order:1")
 			all := diagnosis(t, 0, s.nodes)
-			for _, check := range []string{"reachable", "version", "role", "eviction", "rights", "keys", "clock", "locks"} {
+			for _, check := range []string{"reachable", "version", "role", "eviction", "rights", "keys", "clock", "locks", "probe"} {
 				finds(t, all, check, okay, "")
 			}
 			finds(t, all, "locks", okay, "1 are held")
@@ -214,4 +214,21 @@ func TestDoctorOfAQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	finds(t, diagnosis(t, 1, nodes), "quorum", bad, "does not vote")
+}
+
+// doctor locks a throw-away key, and so finds what a hosted server refuses. It says the same as the
+// error of the first lock of a service.
+func TestDoctorTriesALock(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	behind := func(limits redistest.Restrictions) []string {
+		return []string{"redis://" + redistest.StartRestricted(t, server, limits).Addr()}
+	}
+	all := diagnosis(t, 1, behind(redistest.Restrictions{Commands: []string{"eval", "evalsha", "script"}}))
+	finds(t, all, "probe", bad, "locker.NewScriptless")
+	all = diagnosis(t, 0, behind(redistest.Restrictions{Words: []string{"publish", "pubsub"}}))
+	finds(t, all, "probe", hint, "poll")
+	if left := server.Client(t).Keys(t.Context(), "latchctl:*").Val(); len(left) > 0 {
+		t.Errorf("doctor has left %q", left)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -186,9 +187,15 @@ func resultOf(cmd noRetryCmd, err error) (string, error) {
 }
 
 // lacksScript reports whether err, the call's answer, shows that the node does not have the call's
-// script.
+// script, or refuses EVALSHA. Then the call is sent again with the script's text.
 func (c *Call) lacksScript(err error) bool {
-	return err != nil && c.Script != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+	return err != nil && c.Script != nil && (redis.HasErrorPrefix(err, "NOSCRIPT") || refusesEvalSHA(err))
+}
+
+// refusesEvalSHA reports whether the node knows no EVALSHA, or its ACL forbids it.
+func refusesEvalSHA(err error) bool {
+	return (redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "NOPERM")) &&
+		strings.Contains(strings.ToLower(err.Error()), "evalsha")
 }
 
 // isReply reports whether err shows that the node has answered: err is nil or an error reply.

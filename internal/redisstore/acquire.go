@@ -80,7 +80,7 @@ func withLimit(c store.Claim) store.Claim {
 // lease, the function read parses its answer, and block is the number of fences that the call asks
 // for. If replicas must acknowledge the lease, the call waits for them.
 func (s *Store) question(script Script, key string, read readAnswer, block int) *question {
-	q := newQuestion(script, key, read)
+	q := s.newQuestion(script, key, read)
 	q.acks, q.Acked, q.block = s.acks, s.acks.required(), block
 	return q
 }
@@ -88,8 +88,8 @@ func (s *Store) question(script Script, key string, read readAnswer, block int) 
 // readAnswer parses an answer to a question.
 type readAnswer func(q *question, text string) (store.Grant, error)
 
-func newQuestion(script Script, key string, read readAnswer) *question {
-	q := &question{read: read}
+func (s *Store) newQuestion(script Script, key string, read readAnswer) *question {
+	q := &question{read: read, store: s, silent: script.silent}
 	q.Script, q.Class, q.Key = script.Script, script.class, key
 	return q
 }

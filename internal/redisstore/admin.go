@@ -165,7 +165,7 @@ func (s *Store) Revoke(ctx context.Context, key string, fence uint64, reason str
 	}
 	// Only the fence distinguishes the leases of all kept keys, and of all phases.
 	text := fmt.Sprintf("%s:%d:", holder.Token, holder.Fence)
-	v, err := breakScript.Run(ctx, s.links, append(keys, note), text, "revoked:"+reason, Millis(noteTTL))
+	v, err := s.run(ctx, breakScript, append(keys, note), text, "revoked:"+reason, Millis(noteTTL))
 	if err != nil {
 		return store.Grant{}, err
 	}

@@ -23,35 +23,51 @@ type question struct {
 	// sends the short answer.
 	block int
 
-	links *link.Links
+	store  *Store
+	silent *Script // the same script without messages, while it may be needed; nil: there is none
 	// alone makes the step in steps of one key each, because the slot of the key moves; nil: a step
 	// that is refused because its slot moves is over.
 	alone func(ctx context.Context) (store.Grant, error)
 }
 
-// Receive delivers the answer of the call, or makes further calls if the slot moves.
+// Receive delivers the answer of the call, or makes further calls if the slot moves, or if the
+// server refuses the text of the script.
 func (q *question) Receive(*link.Call) {
-	g, err := q.readGrant(q.Call.Answer())
-	if q.alone == nil || !slotMoves(err) {
+	text, err := q.Call.Answer()
+	g, err := q.readGrant(&q.Call, text, err)
+	if !q.needsMore(err) {
 		q.Deliver(g, err)
 		return
 	}
-	q.links.Pool.Do(func() {
+	q.store.links.Pool.Do(func() {
 		ctx, cancel := completionContext(q.Values())
 		defer cancel()
-		q.Deliver(q.alone(ctx))
+		q.Deliver(q.more(ctx, err))
 	})
 }
 
-// readGrant returns the grant that the answer text contains, or the error. An answer without the
-// required acknowledgements gives an error.
-func (q *question) readGrant(text string, err error) (store.Grant, error) {
+// needsMore reports whether the answer err has more to follow, by the function more.
+func (q *question) needsMore(err error) bool {
+	return q.alone != nil && slotMoves(err) || q.silent != nil && refusesText(err)
+}
+
+// more makes the step in another way.
+func (q *question) more(ctx context.Context, err error) (store.Grant, error) {
+	if slotMoves(err) {
+		return q.alone(ctx)
+	}
+	return q.askSilently(ctx, err)
+}
+
+// readGrant returns the grant that the answer text to the call c contains, or the error. An answer
+// without the required acknowledgements gives an error.
+func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, Refused(err)
 	}
 	g, err := q.read(q, text)
 	if err == nil && q.Acked && g.State == store.Granted {
-		if short := q.acks.checkCount(q.Acks()); short != nil {
+		if short := q.acks.checkCount(c.Acks()); short != nil {
 			return store.Grant{}, short
 		}
 	}
@@ -60,9 +76,11 @@ func (q *question) readGrant(text string, err error) (store.Grant, error) {
 
 // ask sends the call by sender, waits for the answer, and returns it.
 func (q *question) ask(ctx context.Context, sender link.Sender) (store.Grant, error) {
-	g, err := q.readGrant(sender.Do(ctx, &q.Call))
-	if q.alone != nil && slotMoves(err) {
-		return q.alone(ctx)
+	q.choose()
+	text, err := sender.Do(ctx, &q.Call)
+	g, err := q.readGrant(&q.Call, text, err)
+	if q.needsMore(err) {
+		return q.more(ctx, err)
 	}
 	return g, err
 }
@@ -77,7 +95,8 @@ func (s *Store) Begin(ctx context.Context, step calls.Step, c store.Claim, onAns
 	} else {
 		q = asks
 	}
-	q.links, q.Receiver = s.links, q
+	q.choose()
+	q.Receiver = q
 	q.Init(&s.links.Pool, &q.Call, onAnswer)
 	switch step {
 	case calls.Undo:

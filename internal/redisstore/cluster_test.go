@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"crypto/rand"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,24 +16,32 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
+// A Locker of any kind that has the client of one node of a cluster warns of it. With the client of
+// the cluster, it does not, and examines every master.
 func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	bounded := func(o *redis.Options) { o.ContextTimeoutEnabled = true }
-	alone := store.CapabilitiesOf(locktest.SingleStore(cluster.Masters[0].Client(t, bounded)))
-	if w := alone.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "cluster-node" {
-		t.Errorf("%+v", w)
-	}
 	bounds := func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true }
-	whole := store.CapabilitiesOf(locktest.SingleStore(cluster.Client(t, bounds)))
-	if w := whole.CheckServer(t.Context()); len(w) != 0 {
-		t.Errorf("%+v", w)
+	kinds := []func(locker.Client) locker.Store{locktest.SingleStore, locktest.ReadWriteStore, locktest.SemaphoreStore}
+	check := func(c locker.Client, codes ...string) {
+		t.Helper()
+		for i, open := range kinds {
+			var found []string
+			for _, w := range store.CapabilitiesOf(open(c)).CheckServer(t.Context()) {
+				found = append(found, w.Code)
+			}
+			if !slices.Equal(found, codes) {
+				t.Errorf("kind %d warns of %q, want %q", i, found, codes)
+			}
+		}
 	}
+	check(cluster.Masters[0].Client(t, bounded), "cluster-node")
+	whole := cluster.Client(t, bounds)
+	check(whole)
 	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory", "100mb")
 	cluster.Masters[1].Client(t).ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru")
-	if w := whole.CheckServer(t.Context()); len(w) != 1 || w[0].Code != "eviction-policy" {
-		t.Errorf("%+v", w)
-	}
+	check(whole, "eviction-policy")
 }
 
 // A user with the rights that docs/operations.md lists can lock on a Cluster.

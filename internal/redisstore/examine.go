@@ -61,6 +61,13 @@ func clientWarnings(c Client) []store.Warning {
 	}}
 }
 
+// noMessages is the warning for a server that refuses subscriptions, or scripts that send messages,
+// or whose scripts do not see the subscriptions.
+var noMessages = store.Warning{
+	Code: "no-messages",
+	Text: "the server forbids messages, so waiters poll, and hand-offs take longer; allow SUBSCRIBE, PUBLISH, PUBSUB and the channels that docs/operations.md lists, or see docs/hosted.md",
+}
+
 // serverInfo returns the fields of the server's reply to INFO, by name.
 func serverInfo(ctx context.Context, sender link.Sender) (info map[string]string, err error) {
 	text, err := runCommand(ctx, sender, link.Ask, "info")

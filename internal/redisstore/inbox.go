@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +40,10 @@ type Subscriptions struct {
 	lines     map[string]*line // the lines by their nodes' addresses
 	refused   error            // the server's error for a user that may not subscribe; nil: no server has refused this user
 	refusedAt time.Time        // the time when a server last refused this user
+	forbidden error            // why no messages are used; nil: they are used
+	allowedAt time.Time        // when messages are tried again; the zero value: never
+
+	onForbidden func() // called when the server forbids messages
 }
 
 // shard is the channel of one slot. The mutex of the Subscriptions guards all fields.
@@ -49,6 +54,10 @@ type shard struct {
 	liveSince time.Time // when the channel became live
 	usedAt    time.Time // when a waiter last used the channel
 	latest    *attempt  // the latest attempt to subscribe, which may be under way
+	// unseen is the number of subscriptions, each soon after the one before, that scripts have not
+	// seen. The last of them became live at unseenSince.
+	unseen      int
+	unseenSince time.Time
 }
 
 const (
@@ -61,6 +70,9 @@ const (
 	// askAgainAfter is how long a process waits, after the server has forbidden its user to
 	// subscribe, before it tries again.
 	askAgainAfter = 10 * time.Second
+	// When scripts have not seen mostUnseen subscriptions, each less than unseenFor after the one
+	// before, messages are not used for the time unseenFor.
+	mostUnseen, unseenFor = 3, time.Minute
 )
 
 // betweenSubscriptions are the pauses after a subscription that failed or did not last.
@@ -79,7 +91,7 @@ type attempt struct {
 func newSubscriptions(channelSites sites, unusedLimit time.Duration) *Subscriptions {
 	s := &Subscriptions{
 		sites: channelSites, unusedLimit: unusedLimit, listener: func(store.Event) {},
-		slots: make(map[uint16]*shard), lines: make(map[string]*line),
+		slots: make(map[uint16]*shard), lines: make(map[string]*line), onForbidden: func() {},
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s
@@ -113,7 +125,7 @@ func (s *Subscriptions) Inbox(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sh := s.slots[s.sites.slot(key)]
-	if sh == nil || sh.line == nil {
+	if sh == nil || sh.line == nil || s.forbidding() != nil {
 		return ""
 	}
 	sh.usedAt = time.Now()
@@ -145,6 +157,10 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 		s.mu.Unlock()
 		return "", &store.Refusal{Err: store.ErrClosed}
 	}
+	if err := s.forbidding(); err != nil {
+		s.mu.Unlock()
+		return "", err
+	}
 	sh := s.slots[n]
 	if sh == nil {
 		if s.refused != nil && time.Since(s.refusedAt) < askAgainAfter {
@@ -173,20 +189,61 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 }
 
 // Reset closes the line of the channel (the connection to its node), so that all channels of
-// the line are subscribed again.
+// the line are subscribed again. If scripts do not see the new subscriptions either, because
+// subscriptions are on another server, as behind a proxy, messages are not used for a minute.
 func (s *Subscriptions) Reset(name string) {
 	s.mu.Lock()
+	if s.forbidding() != nil {
+		s.mu.Unlock()
+		return
+	}
 	var l *line
+	unseen := false
 	for _, sh := range s.slots {
-		if sh.name == name {
-			l = sh.line // nil: the line is being replaced already
+		if sh.name != name || sh.line == nil { // without a line: the line is being replaced already
+			continue
 		}
+		l = sh.line
+		if sh.unseenSince != sh.liveSince { // each subscription counts once
+			if sh.unseen++; sh.liveSince.Sub(sh.unseenSince) > unseenFor {
+				sh.unseen = 1
+			}
+			sh.unseenSince = sh.liveSince
+		}
+		unseen = sh.unseen >= mostUnseen
 	}
 	s.mu.Unlock()
+	if unseen {
+		s.forbid(errUnseen, unseenFor)
+		return
+	}
 	if l != nil {
 		s.sites.reload(s.ctx) // the slot may have moved without a notice
 		l.close()
 	}
+}
+
+// errUnseen is the error of Open while scripts do not see the subscriptions.
+var errUnseen = &store.Refusal{Err: errors.New("the server's scripts do not see subscriptions; a proxy may send them to another server")}
+
+// forbid ends the use of messages, because of the error err: for the time d, or for ever when d is
+// 0.
+func (s *Subscriptions) forbid(err error, d time.Duration) {
+	s.mu.Lock()
+	s.forbidden, s.allowedAt = err, time.Time{}
+	if d > 0 {
+		s.allowedAt = time.Now().Add(d)
+	}
+	s.mu.Unlock()
+	s.onForbidden()
+}
+
+// forbidding returns why no messages are used now, or nil. The caller holds s.mu.
+func (s *Subscriptions) forbidding() error {
+	if !s.allowedAt.IsZero() && time.Now().After(s.allowedAt) {
+		s.forbidden, s.allowedAt = nil, time.Time{}
+	}
+	return s.forbidden
 }
 
 // channel returns the name of a slot's channel. The caller holds s.mu.
@@ -203,6 +260,12 @@ func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.switchToPlain(sh) {
 		err = <-s.subscribe(sh)
 	}
+	forbidden := false
+	defer func() {
+		if forbidden { // called without the mutex, because the Observer's code runs
+			s.onForbidden()
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
@@ -211,7 +274,7 @@ func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	if s.refused = nil; err != nil {
 		delete(s.slots, sh.slot)
 		if no, ok := errtype.As[*store.Refusal](Refused(err)); ok && !no.Temporary {
-			s.refused, s.refusedAt = no, time.Now()
+			s.refused, s.refusedAt, forbidden = no, time.Now(), true
 		}
 	}
 	first.finish(err)

@@ -39,7 +39,11 @@ func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
 		return &store.Refusal{Temporary: true, Err: movingError{err}}
-	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MOVED", "ASK":
+	case "READONLY":
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server is a replica; give a client of the master, or redis.NewFailoverClient if Sentinel picks it (%w)", err)}
+	case "MOVED":
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the key is on another node of a Redis Cluster; give a *redis.ClusterClient (%w)", err)}
+	case "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "ASK":
 		return &store.Refusal{Temporary: true, Err: err}
 	case "WRONGTYPE":
 		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; the data was not changed; choose another key (%w)", store.ErrInvalidKey, err)}
@@ -54,19 +58,43 @@ func refusedBy(code string, err error) error {
 	}
 	switch {
 	case redis.IsMaxClientsError(err):
-		return &store.Refusal{Temporary: true, Err: err}
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server accepts no more connections; raise its maxclients, or lower PoolSize in the options of its clients (%w)", err)}
 	case redis.IsAuthError(err):
 		return &store.Refusal{Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
-	case code == "ERR" && strings.Contains(err.Error(), "The user executing the script can't"): // Redis 7: NOPERM inside a script
+	case code != "ERR": // below
+	case forbiddenInScript(err.Error()):
 		return forbiddenError(err)
-	case code == "ERR":
-		return &store.Refusal{Err: err}
+	default:
+		return &store.Refusal{Err: withAdvice(err)}
 	}
 	return err // the code is unknown: a proxy may have sent this reply after it had forwarded the call
 }
 
+// forbiddenInScript reports whether text is the error of a command inside a script that the ACL
+// forbids. The first text is that of Redis 7.0, the second that of Redis 7.2 and of Valkey.
+func forbiddenInScript(text string) bool {
+	return strings.Contains(text, "The user executing the script can't") || strings.Contains(text, "ACL failure in script")
+}
+
 func forbiddenError(err error) error {
 	return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)}
+}
+
+// withAdvice adds to err, a refusal without a code, what to do when the server does not have all of
+// Redis.
+func withAdvice(err error) error {
+	text := strings.ToLower(err.Error())
+	switch unknown := strings.Contains(text, "unknown") && strings.Contains(text, "command"); {
+	case unknown && (strings.Contains(text, "from script") || strings.Contains(text, "user_script")):
+		return fmt.Errorf("the server lacks a command that the scripts of locks need, for example TIME or GETEX of Redis 6.2; locker.NewScriptless needs no scripts (%w)", err)
+	case unknown && strings.Contains(text, "eval"), strings.Contains(text, "command eval"), refusesText(err):
+		return fmt.Errorf("the server refuses the scripts of locks; locker.NewScriptless needs no scripts, docs/hosted.md has more (%w)", err)
+	case unknown && strings.Contains(text, "wait"):
+		return fmt.Errorf("the server has no WAIT; make the Locker without WithReplicaAck (%w)", err)
+	case unknown && strings.Contains(text, "info"):
+		return fmt.Errorf("the server has no INFO, which locker.NewRedlock needs; give other servers, or one server to locker.New (%w)", err)
+	}
+	return err
 }
 
 // errorCode returns the first word of an error reply, which names the kind of error. Redis before

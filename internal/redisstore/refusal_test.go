@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -76,5 +77,28 @@ func check(t *testing.T, text string, err error, want string) {
 	}
 	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrLost) {
 		t.Errorf("%q became %v", text, err)
+	}
+}
+
+// An error of the server that an operator or a developer must act on says what to do.
+func TestARefusalSaysWhatToDo(t *testing.T) {
+	for text, want := range map[string]string{
+		"READONLY You can't write against a read only replica.":                                                                     "master",
+		"MOVED 3999 127.0.0.1:6381":                                                                                                 "*redis.ClusterClient",
+		"ERR max number of clients reached":                                                                                         "maxclients",
+		"NOPERM this user has no permissions to access one of the keys used as arguments":                                           "docs/operations.md",
+		"ERR The user executing the script can't run this command or subcommand script: abc":                                        "docs/operations.md",
+		"ERR ACL failure in script: User locks has no permissions to run the 'time' command script: abc":                            "docs/operations.md",
+		"ERR unknown command 'eval', with args beginning with: ":                                                                    "locker.NewScriptless",
+		"ERR command eval not support for normal user":                                                                              "locker.NewScriptless",
+		"ERR bad lua script for redis cluster, all the keys that the script uses should be passed":                                  "locker.NewScriptless",
+		"ERR Unknown Redis command called from script script: abc, on @user_script:1.":                                              "locker.NewScriptless",
+		"ERR Error running script (call to f_abc): @user_script:12: @user_script: 12: Unknown Redis command called from Lua script": "locker.NewScriptless",
+		"ERR unknown command 'wait', with args beginning with: '1'":                                                                 "WithReplicaAck",
+		"ERR unknown command `info`, with args beginning with: ":                                                                    "locker.NewRedlock",
+	} {
+		if err := redisstore.Refused(serverError(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%q becomes %v, want %s", text, err, want)
+		}
 	}
 }

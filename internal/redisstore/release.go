@@ -45,7 +45,7 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 		if c.Fence != 0 {
 			phase = PhaseNoteKey(c.Key, c.Fence)
 		}
-		q := newQuestion(rwReleaseScript, c.Key, readRelease)
+		q := s.newQuestion(rwReleaseScript, c.Key, readRelease)
 		q.Words = rwReleaseScript.Words(
 			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key), cmp.Or(nextTombstone, tombstone), phase},
 			c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark), entry, next, nextTTL, ReaderEntry(c), traceSuffix(c))
@@ -102,7 +102,7 @@ func readRelease(_ *question, text string) (g store.Grant, err error) {
 // release also sets the done mark, it must wait until the slot has moved, because both changes must
 // happen together.
 func (s *Store) movable(script Script, c store.Claim) *question {
-	q := newQuestion(script, c.Key, readRelease)
+	q := s.newQuestion(script, c.Key, readRelease)
 	if s.cluster != nil && (!c.Complete || c.OnceFor <= 0) {
 		claim := c // only this copy is on the heap
 		q.alone = func(ctx context.Context) (store.Grant, error) { return s.releaseAlone(ctx, claim) }

@@ -28,8 +28,10 @@ func runCommand(ctx context.Context, sender link.Sender, class link.Class, words
 // scripts.
 type Script struct {
 	*link.Script
-	Text  string
-	class link.Class
+	Text   string
+	class  link.Class
+	sha    string
+	silent *Script // the same script without messages; nil: the script sends none
 }
 
 // NewScript returns the script lua/name.lua of files. It puts fragments, which are other such
@@ -43,8 +45,17 @@ func NewScript(files embed.FS, name string, fragments ...string) Script {
 	for _, fragment := range fragments {
 		before += luaText(files, fragment)
 	}
-	text = before + text
-	return Script{Script: link.NewScript(text, digestOf(files, name)), Text: text, class: link.Ask}
+	s := newScript(files, name, before+text)
+	if text, sends := withoutMessages(s.Text); sends {
+		silent := newScript(files, name+"_silent", text)
+		s.silent = &silent
+	}
+	return s
+}
+
+func newScript(files embed.FS, name, text string) Script {
+	sha := digestOf(files, name)
+	return Script{Script: link.NewScript(text, sha), Text: text, class: link.Ask, sha: sha}
 }
 
 // digestOf returns the SHA-1 of the script with the given name, from the file lua/digests. Tests of
@@ -73,6 +84,10 @@ func luaText(files embed.FS, name string) string {
 // withClass returns a copy of the script whose calls have the urgency of class.
 func (s Script) withClass(class link.Class) Script {
 	s.class = class
+	if s.silent != nil {
+		silent := s.silent.withClass(class)
+		s.silent = &silent
+	}
 	return s
 }
 
@@ -152,18 +167,20 @@ func (s Script) shortWords(r *link.Room, keys []string, args ...any) []any {
 var luaFiles embed.FS
 
 var (
-	acquireScript    = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
-	acquireAllScript = NewScript(luaFiles, "acquire_all", "grant")
-	acquiresTogether = &link.Together{Script: NewScript(luaFiles, "acquire_each").Script, Keys: 4, Args: []int{0, 1, 2, 4}}
-	rwAcquireScript  = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
-	semAcquireScript = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
+	acquireScript     = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
+	acquireAllScript  = NewScript(luaFiles, "acquire_all", "grant")
+	acquireEachScript = NewScript(luaFiles, "acquire_each")
+	acquiresTogether  = &link.Together{Script: acquireEachScript.Script, Keys: 4, Args: []int{0, 1, 2, 4}}
+	rwAcquireScript   = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
+	semAcquireScript  = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
 
-	releaseScript    = NewScript(luaFiles, "release", "grant", "hand", "queue", "once").withClass(link.Release)
-	releasesTogether = &link.Together{Script: NewScript(luaFiles, "release_each").Script, Keys: 2, Args: []int{0}}
-	rwReleaseScript  = NewScript(luaFiles, "rw_release", "grant", "hand", "queue", "once", "readers").withClass(link.Release)
-	semReleaseScript = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
-	freeScript       = NewScript(luaFiles, "free").withClass(link.Release)
-	undoneScript     = NewScript(luaFiles, "undone").withClass(link.Release)
+	releaseScript     = NewScript(luaFiles, "release", "grant", "hand", "queue", "once").withClass(link.Release)
+	releaseEachScript = NewScript(luaFiles, "release_each")
+	releasesTogether  = &link.Together{Script: releaseEachScript.Script, Keys: 2, Args: []int{0}}
+	rwReleaseScript   = NewScript(luaFiles, "rw_release", "grant", "hand", "queue", "once", "readers").withClass(link.Release)
+	semReleaseScript  = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
+	freeScript        = NewScript(luaFiles, "free").withClass(link.Release)
+	undoneScript      = NewScript(luaFiles, "undone").withClass(link.Release)
 
 	renewScript     = NewScript(luaFiles, "renew").withClass(link.Renewal)
 	confirmScript   = NewScript(luaFiles, "confirm").withClass(link.Renewal)
@@ -177,16 +194,27 @@ var (
 	raiseFenceScript = NewScript(luaFiles, "raise_fence")
 )
 
-// ScriptTexts maps the name of each script to the text that a server gets. Tests and benchmarks
-// use the texts without a Store.
-var ScriptTexts = map[string]string{
-	"acquire": acquireScript.Text, "acquire_each": acquiresTogether.Script.Text(), "acquire_all": acquireAllScript.Text,
-	"rw_acquire": rwAcquireScript.Text, "sem_acquire": semAcquireScript.Text,
-	"release": releaseScript.Text, "release_each": releasesTogether.Script.Text(),
-	"rw_release": rwReleaseScript.Text, "sem_release": semReleaseScript.Text,
-	"free": freeScript.Text, "undone": undoneScript.Text,
-	"renew": renewScript.Text, "confirm": confirmScript.Text, "part": partScript.Text,
-	"break": breakScript.Text, "inspect": inspectScript.Text, "leases": leasesScript.Text, "waiters": waitersScript.Text, "raise_fence": raiseFenceScript.Text, "rw_downgrade": downgradeScript.Text,
+// ScriptTexts maps the name of each script to the text that a server gets. The script without
+// messages has the name of the script, with "_silent". Tests and benchmarks use the texts without a
+// Store.
+var ScriptTexts = textsOf(map[string]Script{
+	"acquire": acquireScript, "acquire_each": acquireEachScript, "acquire_all": acquireAllScript,
+	"rw_acquire": rwAcquireScript, "sem_acquire": semAcquireScript,
+	"release": releaseScript, "release_each": releaseEachScript, "rw_release": rwReleaseScript, "sem_release": semReleaseScript,
+	"free": freeScript, "undone": undoneScript,
+	"renew": renewScript, "confirm": confirmScript, "part": partScript, "rw_downgrade": downgradeScript,
+	"break": breakScript, "inspect": inspectScript, "leases": leasesScript, "waiters": waitersScript, "raise_fence": raiseFenceScript,
+})
+
+func textsOf(scripts map[string]Script) map[string]string {
+	texts := make(map[string]string)
+	for name, s := range scripts {
+		texts[name] = s.Text
+		if s.silent != nil {
+			texts[name+"_silent"] = s.silent.Text
+		}
+	}
+	return texts
 }
 
 // KeptToken stands in place of the token while Rule.KeepFor keeps a released key.

@@ -5,6 +5,8 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,6 +60,9 @@ func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err)
 type Settings struct {
 	Acks Acks        // the acknowledgements that each lease needs
 	Warn func(error) // called with the refusal that ends an undo; may be nil
+	// Notice is called, at most once, when waiters must poll because the server forbids messages;
+	// may be nil.
+	Notice func(store.Warning)
 }
 
 // kind is what a Store grants besides leases for one owner alone.
@@ -90,6 +95,7 @@ type Store struct {
 	cluster ClusterClient  // nil: one server
 	acks    Acks           // the acknowledgements that leases need
 	inbox   *Subscriptions // nil: the client cannot subscribe
+	silent  atomic.Bool    // the server refuses scripts that send messages
 }
 
 // Attach returns the Store of one server or of a cluster, without a subscription. The Store sends
@@ -132,6 +138,9 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 		s.inbox = NewShardSubscriptions(s.cluster)
 	} else if sub, ok := SubscriberOf(c); ok {
 		s.inbox = NewSubscription(sub, NewChannel())
+	}
+	if s.inbox != nil && cfg.Notice != nil {
+		s.inbox.onForbidden = sync.OnceFunc(func() { cfg.Notice(noMessages) })
 	}
 	return s, nil
 }
@@ -178,7 +187,7 @@ type pipeliner interface {
 func (a Acks) checkCount(n int, err error) error {
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: it is not known whether replicas have acknowledged the lease: %w", store.ErrUnavailable, err)
+		return fmt.Errorf("%w: it is not known whether replicas have acknowledged the lease: %w", store.ErrUnavailable, withAdvice(err))
 	case n < a.Replicas:
 		return fmt.Errorf("%w: %w: %d of %d within %v; check the server's replicas", store.ErrUnavailable, store.ErrNotReplicated, n, a.Replicas, a.Within)
 	}

@@ -87,7 +87,7 @@ func (l *Line) Add(e Entry, w store.Waiter) {
 
 // Entries returns the time of the server's clock, and the entries of the key's queue, in order.
 func (s *Store) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
-	text, err := waitersScript.Run(ctx, s.links, []string{key, QueueKey(key)})
+	text, err := s.run(ctx, waitersScript, []string{key, QueueKey(key)})
 	if err != nil {
 		return at, nil, err
 	}

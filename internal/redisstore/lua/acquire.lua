@@ -55,6 +55,8 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   end
 end
 
+-- messages
+--
 -- This is the short way into the queue of a key that another token holds. It has the same effect as
 -- the long way below. The loop runs once. "break" leaves the loop, and the long way follows.
 if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
@@ -86,6 +88,7 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
     return 'busy ' .. stamp .. ' ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. place .. ' ' .. listening .. ' ' .. lease
   until true
 end
+-- end of messages
 
 -- fragments
 

@@ -1,13 +1,13 @@
 -- hand.lua: hand a free key to the first live waiter.
 --
--- fragment: listeners(inbox) · publish(inbox, message) · releaser(lease) · remove(entries) ·
+-- fragment: listeners(inbox) · notify(inbox, message) · releaser(lease) · remove(entries) ·
 --   forget(page, i, processes, gone) · tell(now, but, after, ms) · hand(now, stamp, counter, own,
 --   head, by)
 -- KEYS: lease L · queue Q
 -- returns: releaser: "|" and the traceparent that is stored with a lease, or "" · hand: the new
 --   value of L and its TTL in ms, or nil when L stays free, because Q has no live waiter, or C has
 --   no larger fence, or own is the first waiter; own then has left Q · listeners: the number of the
---   inbox's subscribers, 1 when the server does not report it · publish: the number of subscribers
+--   inbox's subscribers, 1 when the server does not report it · notify: the number of subscribers
 --   that have received the message, or an error · remove, forget, tell: nothing
 -- idempotent: no. A script may use this fragment only if a second execution of the script does not
 --   reach it. The script has found L free, and has checked the types of all keys, because nothing
@@ -19,6 +19,7 @@
 -- ticket. The ticket becomes negative when the key is handed to the entry's token, and the token's
 -- confirmation or release removes the entry. An inbox is the name of a channel. The prefix
 -- latchkit:s: marks a sharded channel of a Redis Cluster, which is in L's slot.
+-- messages
 local function sharded(inbox)
   return string.sub(inbox, 1, 11) == 'latchkit:s:'
 end
@@ -28,12 +29,15 @@ local function listeners(inbox)
   return found[2] or 1
 end
 
-local function publish(inbox, message)
+local function notify(inbox, message)
   if sharded(inbox) then
     return redis.pcall('SPUBLISH', inbox, message)
   end
   return redis.pcall('PUBLISH', inbox, message)
 end
+-- without messages: local function listeners() return 1 end
+-- without messages: local function notify() return 1 end
+-- end of messages
 
 -- releaser returns the text that hand adds to the token in its message. From this text, the waiter
 -- learns which lease was released.
@@ -76,7 +80,7 @@ local function tell(now, but, after, ms)
         return -- the waiters behind this waiter have waited for an even shorter time
       end
       if token and inbox ~= '-' and inbox ~= but and
-        publish(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
+        notify(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
         return
       end
     end
@@ -131,7 +135,7 @@ local function hand(now, stamp, counter, own, head, by)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
       if inbox ~= '-' then -- if the ACL forbids the message, the message is lost, and the waiter asks again
-        publish(inbox,
+        notify(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. (by or '') .. ' ' .. KEYS[1])
       end
       if page[i + 3] and tonumber(page[i + 3]) <= now - 500000 then

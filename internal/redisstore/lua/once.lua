@@ -11,7 +11,7 @@ local function finished()
     if once == '1' then
       redis.call('ZREM', KEYS[2], entry)
       if inbox ~= '-' then
-        publish(inbox, 'done ' .. token .. ' ' .. KEYS[1])
+        notify(inbox, 'done ' .. token .. ' ' .. KEYS[1])
       end
     end
   end

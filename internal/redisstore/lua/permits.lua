@@ -224,7 +224,7 @@ local function watch(e, own)
     return all.ms - all.seen <= 3000
   end
   if e.token ~= own and e.inbox ~= '-' then
-    publish(e.inbox, 'head 1 ' .. e.token .. ' ' .. KEYS[1])
+    notify(e.inbox, 'head 1 ' .. e.token .. ' ' .. KEYS[1])
     tell(all.now, e.inbox, -math.huge, 3000)
   end
   all.head, all.seen, all.changed = e.token, all.ms, true
@@ -235,7 +235,7 @@ end
 local function handed(e)
   local fence, block = take(e, e.ms, true)
   if e.inbox ~= '-' then -- if the ACL forbids the message, the message is lost, and the waiter asks again
-    publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
+    notify(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
       (all.by or '') .. ' ' .. KEYS[1])
   end
 end

@@ -98,7 +98,7 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
     redis.call('ZREM', KEYS[2], w.entry)
     enter(now, w.token .. '|' .. w.inbox, w.ms)
     if w.inbox ~= '-' and w.token ~= own then
-      publish(w.inbox, string.format('admitted %s %s %s %s %s%s %s',
+      notify(w.inbox, string.format('admitted %s %s %s %s %s%s %s',
         stamp, fence, writer and '1' or '0', w.ms, w.token, by or '', KEYS[1]))
     end
   end
@@ -119,7 +119,7 @@ local function announce()
   for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
     local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')
     if token and inbox ~= '-' then
-      publish(inbox, 'writer ' .. token .. ' ' .. KEYS[1])
+      notify(inbox, 'writer ' .. token .. ' ' .. KEYS[1])
     end
   end
 end
@@ -152,7 +152,7 @@ local function serve(now, stamp, counter, own, turn, by)
   redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(writer.ticket, 1)), writer.entry)
   local lease, fence, reserved = grant(now, stamp, counter, writer.token, writer.ms, writer.block, writer.metadata)
   if writer.inbox ~= '-' then
-    publish(writer.inbox, string.format('granted %s %s %s %s %s%s %s',
+    notify(writer.inbox, string.format('granted %s %s %s %s %s%s %s',
       stamp, fence, reserved, writer.ms, writer.token, by or '', KEYS[1]))
   end
   tell(now, writer.inbox, 500000, writer.ms)

@@ -28,6 +28,8 @@ if ours and not ARGV[2] and redis.call('EXISTS', KEYS[2]) == 0 then
   return 'released'
 end
 
+-- messages
+--
 -- This is the short way for a token that may have queued. It frees the key, or hands the key to a
 -- live waiter that has waited for less than 500 ms and whose fence is simply the clock's time. The
 -- short way has the same effect as the long way below. The loop runs once. "break" leaves the loop
@@ -82,6 +84,7 @@ if ours and ARGV[2] and not ARGV[3] then
     return 'released'
   until true
 end
+-- end of messages
 
 -- fragments
 
