@@ -199,8 +199,9 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		engine: e, claim: a.ticket.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
 
 		unclear: a.ticket.token.state == tokenUnclear, posted: a.ticket.expected, cohort: a.cohort, signed: a.caller.meta, contended: !a.waiting.busySince.IsZero() || handoffTTL > 0,
-		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
+		renewal: renewal{renewTTL: ttl, longest: ttl, handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
 	}
+	f.hold.renewal.deadline.store(instantOf(deadline))
 	if a.caller.rule.EndAfter != 0 {
 		f.hold.renewal.atMostEnd = instantOf(start).plus(a.caller.rule.EndAfter)
 	}

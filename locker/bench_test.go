@@ -26,6 +26,31 @@ func BenchmarkRunInMemory(b *testing.B) {
 	}
 }
 
+// Each look at the context of Run compares the deadline with the clock. "plain" is a context of
+// context.WithCancel.
+func BenchmarkALookAtTheContext(b *testing.B) {
+	l := lockertest.NewLocker(b, lockertest.NewMemory())
+	plain, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	_ = locker.Run(b.Context(), l, locker.Rule{Key: "bench", TTL: time.Hour}, func(held context.Context) error {
+		for name, ctx := range map[string]context.Context{"plain": plain, "lease": held} {
+			for way, look := range looks {
+				if way == "sleepy" {
+					continue
+				}
+				b.Run(way+"/"+name, func(b *testing.B) {
+					for b.Loop() {
+						if !look(ctx) {
+							b.Fatal("the context has ended")
+						}
+					}
+				})
+			}
+		}
+		return nil
+	})
+}
+
 func BenchmarkAcquireRelease(b *testing.B) {
 	l, err := locker.New(redistest.Shared(b).Client(b))
 	if err != nil {

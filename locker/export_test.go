@@ -33,6 +33,9 @@ func Suspend(e *Engine, d time.Duration) {
 	e.keeper.clocks.testLead += d
 }
 
+// StopKeeper simulates that e's goroutine for deadlines gets no CPU time.
+func StopKeeper(e *Engine) { e.keeper.stop() }
+
 // NewWithBackgroundRelease does the work of New with the option WithBackgroundRelease. It is for a
 // test's own Store.
 func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {

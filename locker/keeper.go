@@ -95,7 +95,7 @@ func (h *hold) isFresh() bool {
 		whole = h.renewal.handoffTTL
 	}
 	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
-	return h.renewal.failure == nil && !extended && h.renewal.deadline.sub(instantOf(time.Now())) >= whole/2
+	return h.renewal.failure == nil && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
 }
 
 // attach makes lease a user of h, which was handed over or is shared. It returns false if h was
@@ -104,7 +104,7 @@ func (h *hold) isFresh() bool {
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline {
+	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline.load() {
 		return false
 	}
 	h.renewal.addUser(lease)
@@ -155,9 +155,7 @@ func (k *keeper) claimOf(h *hold) store.Claim {
 
 // deadlineOf returns the local time at which h is over.
 func (k *keeper) deadlineOf(h *hold) time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return h.renewal.deadline.time()
+	return h.renewal.deadline.load().time()
 }
 
 // renewalTTL returns the TTL that renewals of h ask for.
@@ -175,12 +173,13 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	h, now := l.hold, time.Now()
 	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
 	switch {
-	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline:
+	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline.load():
 		return false
 	case len(h.renewal.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
 		return true
 	}
-	h.renewal.renewTTL, h.renewal.deadline = ttl, deadline
+	h.renewal.renewTTL = ttl
+	h.renewal.deadline.store(deadline)
 	k.planRenewal(h, instantOf(now), ttl)
 	k.reschedule(h)
 	return true
@@ -216,6 +215,22 @@ func (k *keeper) reschedule(h *hold) {
 		k.due.reschedule(h)
 		k.wakeRun()
 	}
+}
+
+// takeOverdue takes the hold of l from the schedule if its deadline has passed. It returns the
+// Leases that must end, for the given reason. If removed is false, another goroutine has taken the
+// hold from the schedule, but may not have ended the Leases yet.
+func (k *keeper) takeOverdue(l *Lease) (h *hold, users []*Lease, reason error, removed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h = l.hold
+	if !h.renewal.isUsedBy(l) || instantOf(time.Now()) < h.renewal.deadline.load() {
+		return h, nil, nil, false
+	}
+	if removed = h.renewal.index > 0; removed {
+		k.due.remove(h)
+	}
+	return h, h.renewal.leases(), h.errTimeout(), removed
 }
 
 // ending is a hold whose deadline has passed.
@@ -262,12 +277,12 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	}
 	soon := now.plus(renewSlack)
 	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
-		if now >= h.renewal.deadline {
+		if now >= h.renewal.deadline.load() {
 			k.due.remove(h)
 			ended = append(ended, ending{h, h.renewal.leases(), h.errTimeout()})
 			continue
 		}
-		if h.renewal.lookTime() == h.renewal.deadline {
+		if h.renewal.lookTime() == h.renewal.deadline.load() {
 			break
 		}
 		renewals = append(renewals, h)

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +16,7 @@ type renewal struct {
 	renewTTL   time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
 	atMostEnd  instant         // the time at which EndAfter is over; 0: there is no EndAfter
-	deadline   instant         // the local, conservative time at which the hold is over
+	deadline   atomicInstant   // the local, conservative time at which the hold is over
 	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
 	renewAt    instant         // when the next renewal is due, if one will be sent
 	firstDue   instant         // for a repeated renewal: when it was first due
@@ -54,9 +55,9 @@ func (r *renewal) leases() []*Lease {
 // lookTime returns the time at which the keeper must look at the hold.
 func (r *renewal) lookTime() instant {
 	if !r.final || r.handoffTTL > 0 {
-		return min(r.renewAt, r.deadline)
+		return min(r.renewAt, r.deadline.load())
 	}
-	return r.deadline
+	return r.deadline.load()
 }
 
 // schedule orders holds by the time at which the keeper must look at each hold. Holds whose time is
@@ -212,6 +213,12 @@ var epoch = time.Now()
 
 // instantOf returns t as an instant.
 func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }
+
+// atomicInstant is an instant that is written under the keeper's mutex, and can be read without it.
+type atomicInstant struct{ ns atomic.Int64 }
+
+func (a *atomicInstant) load() instant   { return instant(a.ns.Load()) }
+func (a *atomicInstant) store(i instant) { a.ns.Store(int64(i)) }
 
 // plus returns the instant that is d after i.
 func (i instant) plus(d time.Duration) instant { return i + instant(d) }

@@ -21,12 +21,14 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			switch h := anyOf(in); random.IntN(5) {
 			case 0, 1:
 				h := new(hold)
-				h.renewal.renewAt, h.renewal.deadline = later(), later()
+				h.renewal.renewAt = later()
+				h.renewal.deadline.store(later())
 				s.add(h)
 				in[h] = true
 			case 2:
 				if h != nil {
-					h.renewal.renewAt, h.renewal.deadline = later(), later()
+					h.renewal.renewAt = later()
+					h.renewal.deadline.store(later())
 					s.reschedule(h)
 				}
 			case 3:

@@ -61,7 +61,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 // call only confirms the hold.
 func (h *hold) nextTTL(now time.Time) time.Duration {
 	if h.renewal.final {
-		return max(min(h.renewal.renewTTL, h.renewal.deadline.sub(instantOf(now))), time.Millisecond)
+		return max(min(h.renewal.renewTTL, h.renewal.deadline.load().sub(instantOf(now))), time.Millisecond)
 	}
 	return h.renewal.renewTTL
 }
@@ -85,7 +85,7 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		}
 		k.noteDelay(h)
 		h.renewal.failure = nil
-		h.renewal.deadline = max(h.renewal.deadline, instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL)))
+		h.renewal.deadline.store(max(h.renewal.deadline.load(), instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL))))
 		k.planRenewal(h, instantOf(start), claim.TTL)
 		k.reschedule(h)
 		return true

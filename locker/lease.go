@@ -96,7 +96,7 @@ func (l *Lease) Context() context.Context {
 
 // within returns a context like parent that has l as its innermost lease, and ends with l.
 func (l *Lease) within(parent context.Context) context.Context {
-	return l.state.derive(withLease(parent, l))
+	return &leaseContext{l.state.derive(parent), heldList{lease: l, outer: heldIn(parent)}}
 }
 
 // lose ends the Lease for the given reason, which is not a release. It returns false when the Lease
@@ -167,9 +167,70 @@ func heldIn(ctx context.Context) *heldList {
 	return h
 }
 
-// withLease returns ctx with l as the innermost lease of its list.
-func withLease(ctx context.Context, l *Lease) context.Context {
-	return context.WithValue(ctx, leaseKey{}, &heldList{lease: l, outer: heldIn(ctx)})
+// leaseContext is a context that ends with leases. The keeper's goroutine ends it when a lease is
+// over. But after a pause of the process, the goroutine of the holder may run before the keeper's
+// goroutine. So each look at the context compares the deadlines of its leases with the clock, and
+// ends the leases that are over. context.Cause looks by calling Value.
+type leaseContext struct {
+	context.Context // made by leaseState.derive
+	held            heldList
+}
+
+func (c *leaseContext) Err() error {
+	c.endOverdue()
+	return c.Context.Err()
+}
+
+func (c *leaseContext) Done() <-chan struct{} {
+	c.endOverdue()
+	return c.Context.Done()
+}
+
+func (c *leaseContext) Value(key any) any {
+	if _, own := key.(leaseKey); own {
+		return &c.held
+	}
+	c.endOverdue()
+	return c.Context.Value(key)
+}
+
+// endOverdue ends the leases of c whose time is over. Code that holds one of the Engine's mutexes
+// must not look at a context, because endOverdue locks them.
+func (c *leaseContext) endOverdue() {
+	if c.Context.Err() != nil {
+		return
+	}
+	now := instantOf(time.Now())
+	for h := &c.held; h != nil; h = h.outer {
+		if h.lease != nil && h.lease.isOverdue(now) {
+			h.lease.endOverdue(now)
+		}
+	}
+}
+
+// isOverdue reports whether the time of l is over. The result is also true if l was released before
+// its time was over.
+func (l *Lease) isOverdue(now instant) bool {
+	return now >= l.hold.renewal.deadline.load() || l.part != nil && l.part.isOverdue(now)
+}
+
+// endOverdue ends l if its time is over. It does for one hold what the keeper's goroutine does for
+// all. The cleaning up, which may need locks of the caller, is left to another goroutine.
+func (l *Lease) endOverdue(now instant) {
+	if p := l.part; p != nil && p.isOverdue(now) {
+		if l.lose(ErrExpired) {
+			l.engine.calls.Do(func() { p.leave(l) })
+		}
+		return
+	}
+	root := l.root()
+	h, users, reason, removed := root.engine.keeper.takeOverdue(root)
+	for _, user := range users {
+		user.lose(reason)
+	}
+	if removed {
+		root.engine.calls.Do(func() { h.handleLoss(users, reason, true) })
+	}
 }
 
 // FromContext returns the innermost lease from which ctx was derived: the lease of the [Run] around
@@ -266,33 +327,38 @@ func (s *leaseState) onEnd(f func(cause error)) {
 }
 
 // end ends the hold and the contexts for the given reason. The first call decides the reason and
-// returns true; later calls return false.
+// returns true; later calls return false. After each call the contexts have ended.
 func (s *leaseState) end(reason error) bool {
 	s.mu.Lock()
-	if s.endErr != nil {
-		s.mu.Unlock()
-		return false
+	first := s.endErr == nil
+	if first {
+		s.endErr, s.lasted = reason, time.Since(s.began)
 	}
-	s.endErr, s.lasted = reason, time.Since(s.began)
+	reason = s.endErr
 	s.mu.Unlock()
 	s.cancel(reason)
-	return true
+	return first
 }
 
-// cancel ends the contexts with the given cause. Only the cause of the first call counts.
+// cancel ends the contexts with the given cause. Only the cause of the first call counts. Calls at
+// the same time all cancel the contexts, so that each returns when the contexts have ended.
 func (s *leaseState) cancel(cause error) {
 	s.mu.Lock()
-	if s.cause != nil {
-		s.mu.Unlock()
+	if s.cause == nil {
+		s.cause = cause
+	}
+	cause = s.cause
+	cancels := s.cancels
+	s.mu.Unlock()
+	if len(cancels) == 0 {
 		return
 	}
-	s.cause = cause
-	cancels := s.cancels
-	s.cancels = nil
-	s.mu.Unlock()
 	for _, cancel := range cancels {
 		cancel(cause)
 	}
+	s.mu.Lock()
+	s.cancels = nil
+	s.mu.Unlock()
 }
 
 // contextCause returns why the contexts have ended: how the hold ended, or ErrClosed. It returns

@@ -261,7 +261,7 @@ func (a *acquisition) awaitDeparture() error {
 func (k *keeper) isHeld(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.renewal.index > 0 && instantOf(time.Now()) < h.renewal.deadline
+	return h.renewal.index > 0 && instantOf(time.Now()) < h.renewal.deadline.load()
 }
 
 // isWorthKeeping reports whether h, which was removed from the schedule, is good enough to return

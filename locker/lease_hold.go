@@ -59,7 +59,8 @@ type holdWithLease struct {
 func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
-		if !l.lose(reason) {
+		l.lose(reason) // no effect if a look at the context has ended l already
+		if l.state.endError() == ErrReleased {
 			begun++
 		}
 	}
@@ -94,7 +95,7 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, schedul
 	if h.keepUntil != 0 {
 		release.Keep = h.keepUntil.time()
 	}
-	return release, h.renewal.deadline, scheduled
+	return release, h.renewal.deadline.load(), scheduled
 }
 
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no

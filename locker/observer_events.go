@@ -47,7 +47,7 @@ type RenewalEvent struct {
 }
 
 // A HolderTracer is an Observer that helps a waiter to find the span of the holder. The result of
-// Traceparent is stored with the lease on the server, where every reader of the server's keys can
+// Traceparent is stored with the lease on the server, where each reader of the server's keys can
 // see it. Waiters receive it as Outcome.Met.
 type HolderTracer interface {
 	Observer
@@ -216,7 +216,7 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 	for _, i := range places {
 		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
 			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
-				Margin: h.renewal.deadline.sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
+				Margin: h.renewal.deadline.load().sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
 			}})
 		}
 	}

@@ -124,9 +124,21 @@ func (f *family) end(cause error) {
 	}
 }
 
+// isOverdue reports whether the part's own EndAfter is over.
+func (p *part) isOverdue(now instant) bool {
+	return !p.atMostEnd.IsZero() && now >= instantOf(p.atMostEnd)
+}
+
 // expire ends the part l, whose EndAfter is over.
 func (p *part) expire(l *Lease) {
-	if f := p.family; l.lose(ErrExpired) && f.remove(l, false) {
+	if l.lose(ErrExpired) {
+		p.leave(l)
+	}
+}
+
+// leave takes the part l, which has expired, out of its family.
+func (p *part) leave(l *Lease) {
+	if f := p.family; f.remove(l, false) {
 		_ = f.root.giveUp(context.Background(), f.isComplete(), new(int))
 	}
 }

@@ -71,10 +71,11 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 // contextOfAll returns the context for RunAll's function, which ends with the first of the leases.
 func contextOfAll(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
+	held := heldIn(ctx)
 	for _, l := range leases {
-		ctx = l.within(ctx)
+		ctx, held = l.state.derive(ctx), &heldList{lease: l, outer: held}
 	}
-	return ctx
+	return &leaseContext{ctx, *held}
 }
 
 // settleAll releases the leases after fn returned err, and returns the error of RunAll.

@@ -47,11 +47,11 @@ func (k *keeper) handleSuspension(now instant, gain time.Duration) {
 		all = append(all, h)
 	}
 	for _, h := range all {
-		switch left := h.renewal.deadline.sub(now); {
+		switch left := h.renewal.deadline.load().sub(now); {
 		case h.renewal.final:
-			h.renewal.deadline = h.renewal.deadline.plus(-gain)
+			h.renewal.deadline.store(h.renewal.deadline.load().plus(-gain))
 		case left <= gain:
-			h.renewal.deadline = min(h.renewal.deadline, now.plus(answerAfterSuspension))
+			h.renewal.deadline.store(min(h.renewal.deadline.load(), now.plus(answerAfterSuspension)))
 			h.renewal.renewAt = now
 		default:
 			h.renewal.renewAt = now
