@@ -53,6 +53,12 @@ func (a *acquisition) wait() (*Lease, error) {
 		}
 		return a.ask()
 	}
+	if deaf, err := a.inboxIsDeaf(); err != nil {
+		return nil, err
+	} else if deaf {
+		a.renewTicket()
+		return a.ask()
+	}
 	d, ok := a.patience()
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
@@ -66,6 +72,17 @@ func (a *acquisition) wait() (*Lease, error) {
 		return a.ask()
 	}
 	return lease, err
+}
+
+// inboxIsDeaf reports whether the ticket has an inbox without a subscriber, which cannot be
+// subscribed again. At the next hand-off the server removes a waiter with such an inbox from the
+// queue, as if its process were dead. It keeps a waiter without an inbox.
+func (a *acquisition) inboxIsDeaf() (bool, error) {
+	if !a.ticket.notListening || a.caller.engine.post.inbox(a.ticket.claim.Key) != "" {
+		return false, nil
+	}
+	inbox, err := a.open()
+	return inbox != a.ticket.claim.Inbox, err
 }
 
 // listenFor waits for events until it is time to ask again, but at most for d. If the caller leads

@@ -19,6 +19,11 @@ import (
 // cluster are sharded (Redis 7), or plain if the cluster does not support sharded channels. A
 // channel that was not used for a minute is unsubscribed.
 //
+// A server can confirm a subscription, and then answer that the channel has no subscriber: behind
+// some proxies, subscriptions are on another server than the scripts. Then Reset replaces the
+// subscription at most mostResets times, after longer and longer pauses. After that the channel is
+// deaf for a while: it counts as not live, and its waiters poll in the server's queue.
+//
 // A subscription that breaks, falls silent or is removed by the server is replaced, and
 // store.EventReopened is sent. When a line breaks, all its channels are subscribed again, each on
 // the node that then serves its slot. When a slot moves, the old node removes only the channel of
@@ -37,11 +42,11 @@ type Subscriptions struct {
 	stopped   bool
 	plain     bool // the cluster has no sharded channels
 	slots     map[uint16]*shard
-	lines     map[string]*line // the lines by their nodes' addresses
-	refused   error            // the server's error for a user that may not subscribe; nil: no server has refused this user
-	refusedAt time.Time        // the time when a server last refused this user
-	forbidden error            // why no messages are used; nil: they are used
-	allowedAt time.Time        // when messages are tried again; the zero value: never
+	lines     map[string]*line    // the lines by their nodes' addresses
+	refused   error               // the server's error for a user that may not subscribe; nil: no server has refused this user
+	refusedAt time.Time           // the time when a server last refused this user
+	warn      func(store.Warning) // reports, once, that messages do not arrive; nil: it was reported, or nobody asked
+	forbidden error               // why no messages are used; nil: they are used
 
 	onForbidden func() // called when the server forbids messages
 }
@@ -54,10 +59,10 @@ type shard struct {
 	liveSince time.Time // when the channel became live
 	usedAt    time.Time // when a waiter last used the channel
 	latest    *attempt  // the latest attempt to subscribe, which may be under way
-	// unseen is the number of subscriptions, each soon after the one before, that scripts have not
-	// seen. The last of them became live at unseenSince.
-	unseen      int
-	unseenSince time.Time
+
+	resets    int       // how often Reset has replaced the subscription since the last message
+	resetAt   time.Time // when Reset last replaced the subscription
+	deafUntil time.Time // until then, the channel counts as not live
 }
 
 const (
@@ -70,10 +75,14 @@ const (
 	// askAgainAfter is how long a process waits, after the server has forbidden its user to
 	// subscribe, before it tries again.
 	askAgainAfter = 10 * time.Second
-	// When scripts have not seen mostUnseen subscriptions, each less than unseenFor after the one
-	// before, messages are not used for the time unseenFor.
-	mostUnseen, unseenFor = 3, time.Minute
+	// mostResets is how often Reset replaces a subscription whose messages do not arrive. Then the
+	// channel is deaf for deafFor.
+	mostResets = 3
+	deafFor    = time.Minute
 )
+
+// errNoMessages is the error of Open for a deaf channel.
+var errNoMessages = errors.New("the server confirms subscriptions, but its scripts see no subscriber")
 
 // betweenSubscriptions are the pauses after a subscription that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
@@ -125,10 +134,13 @@ func (s *Subscriptions) Inbox(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sh := s.slots[s.sites.slot(key)]
-	if sh == nil || sh.line == nil || s.forbidding() != nil {
+	if sh == nil || sh.line == nil || s.forbidden != nil {
 		return ""
 	}
 	sh.usedAt = time.Now()
+	if sh.isDeaf() {
+		return ""
+	}
 	return sh.name
 }
 
@@ -157,7 +169,7 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 		s.mu.Unlock()
 		return "", &store.Refusal{Err: store.ErrClosed}
 	}
-	if err := s.forbidding(); err != nil {
+	if err := s.forbidden; err != nil {
 		s.mu.Unlock()
 		return "", err
 	}
@@ -173,6 +185,10 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 		s.work.Go(func() { s.firstAttempt(sh, first) })
 	}
 	sh.usedAt = time.Now()
+	if sh.isDeaf() {
+		s.mu.Unlock()
+		return "", &store.Refusal{Err: errNoMessages, Temporary: true}
+	}
 	a := sh.latest
 	s.mu.Unlock()
 	select {
@@ -188,63 +204,89 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	return sh.name, nil
 }
 
-// Reset closes the line of the channel (the connection to its node), so that all channels of
-// the line are subscribed again. If scripts do not see the new subscriptions either, because
-// subscriptions are on another server, as behind a proxy, messages are not used for a minute.
+// Reset is called when the server has answered that the channel has no subscriber. It closes the
+// line of the channel (the connection to its node), so that all channels of the line are subscribed
+// again. If the channel was reset before and no message has come since, it must first have been
+// live for 1 s, 2 s or 4 s. The reset after mostResets makes the channel deaf instead.
 func (s *Subscriptions) Reset(name string) {
 	s.mu.Lock()
-	if s.forbidding() != nil {
+	sh := s.shardNamed(name)
+	if sh == nil || sh.line == nil || s.forbidden != nil || sh.isDeaf() { // nil: the line is being replaced already
 		s.mu.Unlock()
 		return
 	}
-	var l *line
-	unseen := false
-	for _, sh := range s.slots {
-		if sh.name != name || sh.line == nil { // without a line: the line is being replaced already
-			continue
-		}
-		l = sh.line
-		if sh.unseenSince != sh.liveSince { // each subscription counts once
-			if sh.unseen++; sh.liveSince.Sub(sh.unseenSince) > unseenFor {
-				sh.unseen = 1
-			}
-			sh.unseenSince = sh.liveSince
-		}
-		unseen = sh.unseen >= mostUnseen
+	now := time.Now()
+	if now.Sub(sh.resetAt) >= deafFor {
+		sh.resets = 0
 	}
-	s.mu.Unlock()
-	if unseen {
-		s.forbid(errUnseen, unseenFor)
+	if sh.resets > 0 && min(now.Sub(sh.liveSince), now.Sub(sh.resetAt)) < time.Second<<(sh.resets-1) {
+		s.mu.Unlock()
 		return
 	}
-	if l != nil {
-		s.sites.reload(s.ctx) // the slot may have moved without a notice
-		l.close()
+	sh.resetAt = now
+	if sh.resets == mostResets {
+		s.deafen(sh)
+		s.mu.Unlock()
+		return
 	}
+	sh.resets++
+	l := sh.line
+	s.mu.Unlock()
+	s.sites.reload(s.ctx) // the slot may have moved without a notice
+	l.close()
 }
 
-// errUnseen is the error of Open while scripts do not see the subscriptions.
-var errUnseen = &store.Refusal{Err: errors.New("the server's scripts do not see subscriptions; a proxy may send them to another server")}
-
-// forbid ends the use of messages, because of the error err: for the time d, or for ever when d is
-// 0.
-func (s *Subscriptions) forbid(err error, d time.Duration) {
-	s.mu.Lock()
-	s.forbidden, s.allowedAt = err, time.Time{}
-	if d > 0 {
-		s.allowedAt = time.Now().Add(d)
+// deafen makes the channel of sh deaf, and its waiters ask again, without the channel. The caller
+// holds s.mu.
+func (s *Subscriptions) deafen(sh *shard) {
+	sh.deafUntil = time.Now().Add(deafFor)
+	e, warn := store.Event{Kind: store.EventReopened, Inbox: sh.name}, s.warn
+	s.warn = nil
+	if s.stopped {
+		return
 	}
+	s.work.Go(func() {
+		if warn != nil {
+			warn(store.Warning{Code: "no-messages", Text: errNoMessages.Error() + ", as behind a proxy that sends subscriptions to another server; " +
+				"waiters poll, so hand-offs take longer; connect the Locker to the server itself, or use locker.WithoutQueue"})
+		}
+		s.notify(e)
+	})
+}
+
+// isDeaf reports whether messages do not arrive on the channel. The caller holds the mutex of the
+// Subscriptions.
+func (sh *shard) isDeaf() bool { return time.Now().Before(sh.deafUntil) }
+
+// shardNamed returns the shard whose channel has the given name, or nil. The caller holds s.mu.
+func (s *Subscriptions) shardNamed(name string) *shard {
+	for _, sh := range s.slots {
+		if sh.name == name {
+			return sh
+		}
+	}
+	return nil
+}
+
+// forbid ends the use of messages, because of the error err.
+func (s *Subscriptions) forbid(err error) {
+	s.mu.Lock()
+	s.forbidden = err
 	s.mu.Unlock()
 	s.onForbidden()
 }
 
-// forbidding returns why no messages are used now, or nil. The caller holds s.mu.
-func (s *Subscriptions) forbidding() error {
-	if !s.allowedAt.IsZero() && time.Now().After(s.allowedAt) {
-		s.forbidden, s.allowedAt = nil, time.Time{}
+// noteMessage records that messages arrive on the channel of sh.
+func (s *Subscriptions) noteMessage(sh *shard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sh != nil {
+		sh.resets = 0
 	}
-	return s.forbidden
 }
+
+// Watch makes the Subscriptions report, once, that messages do not arrive.
+func (s *Subscriptions) Watch(report func(store.Warning)) { s.warn = report }
 
 // channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }

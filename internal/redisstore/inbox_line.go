@@ -100,6 +100,7 @@ func (l *line) read() {
 			asked = false
 			switch message := message.(type) {
 			case *redis.Message:
+				l.owner.noteMessage(l.live[message.Channel])
 				if e, ok := ParseEvent(message.Payload); ok {
 					l.owner.notify(e)
 				}

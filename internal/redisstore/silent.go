@@ -80,7 +80,7 @@ func (s *Store) run(ctx context.Context, script Script, keys []string, args ...a
 // server's refusal of a script with messages.
 func (s *Store) fallSilent(refused error) {
 	if !s.silent.Swap(true) && s.inbox != nil {
-		s.inbox.forbid(refused, 0)
+		s.inbox.forbid(refused)
 	}
 }
 

@@ -116,7 +116,7 @@ func (s *Store) Capabilities() store.Capabilities {
 		Inspect:           s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
 	}
 	if s.inbox != nil {
-		can.Notifier = s.inbox
+		can.Notifier, can.Watch = s.inbox, s.inbox.Watch
 	}
 	switch s.kind {
 	case forOne:

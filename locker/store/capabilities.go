@@ -89,8 +89,9 @@ type Capabilities struct {
 	// vote back.
 	Nodes func(ctx context.Context) ([]Node, error)
 
-	// Watch, with Nodes, makes the Store report when a node stops voting, and when the node votes
-	// again. The Engine calls Watch once, before all other methods.
+	// Watch makes the Store report what it notices between its steps: when a node stops voting,
+	// when the node votes again, and when the messages of a Notifier do not arrive. The Engine
+	// calls Watch once, before all other methods.
 	Watch func(report func(Warning))
 
 	// Explain returns why the last calls have no answer, or nil when no reason is known. The Engine

@@ -22,7 +22,9 @@ type Notifier interface {
 	// subscription.
 	Open(ctx context.Context, key string) (string, error)
 	// Reset subscribes an inbox again, on another connection, because the server has answered
-	// NotListening. Afterwards the Store calls notify with EventReopened.
+	// NotListening. Afterwards the Store calls notify with EventReopened. If subscribing again does
+	// not help, the Store should do so less and less often, and then let Inbox return "" and Open
+	// fail for a while. The waiters then queue without an inbox, and poll.
 	Reset(inbox string)
 }
 
