@@ -83,19 +83,6 @@ func (p *splitter) serve(c net.Conn) {
 	}
 }
 
-// warnings counts the warnings with the code no-messages.
-type warnings struct{ n atomic.Int32 }
-
-func (*warnings) Begin(ctx context.Context, _ locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
-	return ctx, nil
-}
-
-func (w *warnings) Warn(warning locker.Warning) {
-	if warning.Code == "no-messages" {
-		w.n.Add(1)
-	}
-}
-
 // The server confirms the subscription, but its scripts see no subscriber. Then the waiters poll in
 // the queue, in their order, after few attempts to subscribe and one warning of each process.
 func TestWaitersWhoseMessagesDoNotArrivePollInOrderWithoutAStorm(t *testing.T) {
@@ -118,10 +105,10 @@ func TestWaitersWhoseMessagesDoNotArrivePollInOrderWithoutAStorm(t *testing.T) {
 	}
 	began, first := time.Now(), acquire("first")
 	order := startWaiters(t, holder, lockers, "first")
-	for seen.n.Load() < waiters && time.Since(began) < time.Minute {
+	for seen.count("no-messages") < waiters && time.Since(began) < time.Minute {
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Logf("after %v: %d subscriptions, %d calls, %d warnings", time.Since(began), proxy.subscriptions.Load(), proxy.calls.Load(), seen.n.Load())
+	t.Logf("after %v: %d subscriptions, %d calls, %d warnings", time.Since(began), proxy.subscriptions.Load(), proxy.calls.Load(), seen.count("no-messages"))
 	if proxy.subscriptions.Load() < 2*waiters {
 		t.Error("positive control: the subscriptions do not go to another server")
 	}
@@ -131,7 +118,7 @@ func TestWaitersWhoseMessagesDoNotArrivePollInOrderWithoutAStorm(t *testing.T) {
 	if n := proxy.subscriptions.Load(); n > 5*waiters {
 		t.Errorf("%d subscriptions of %d processes in 10 s", n, waiters)
 	}
-	if n := seen.n.Load(); n != waiters {
+	if n := seen.count("no-messages"); n != waiters {
 		t.Errorf("%d warnings of %d processes", n, waiters)
 	}
 	_ = first.Release(t.Context())
