@@ -88,6 +88,10 @@
 // notices a client that leaves while its request waits. [httplock.WithStallTimeout] sets for how
 // long a client may block a handler that holds the lock.
 //
-// To shut down, close the Locker first and then the server. Then requests that wait for a lock are
-// answered 503 at once, and requests that hold a lock finish.
+// To shut down, drain the Locker, shut the server down, and close the Locker:
+//
+//	err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
+//
+// During Drain, requests that hold a lock finish. Requests that wait for a lock, and those that
+// come later, are answered 503 with Retry-After. Close alone would end the contexts of handlers.
 package ginlock

@@ -111,12 +111,15 @@
 //
 // # Shutdown
 //
-// Close the Locker first, and then stop the server:
+// Drain the Locker, stop the server, and close the Locker:
 //
-//	go l.Close(ctx)       // waiters are refused at once, with UNAVAILABLE
-//	server.GracefulStop() // the handlers that hold a lock finish
+//	err := l.Drain(ctx)   // handlers that hold a lock finish; other calls get UNAVAILABLE
+//	server.GracefulStop() // the server sends the last replies
+//	err = errors.Join(err, l.Close(ctx))
 //
-// GracefulStop alone would wait for every call in the queue of every lock.
+// GracefulStop alone would wait for all calls in the queues of the locks. Close alone would end the
+// contexts of handlers that hold a lock. During Drain, a stream that holds a lock may go on until
+// ctx ends.
 //
 // # Leases across calls
 //

@@ -81,6 +81,10 @@
 //
 // # Shutdown
 //
-// Close the Locker first, then call http.Server.Shutdown: requests that wait for a lock are
-// answered 503 at once, and requests that hold a lock finish.
+// Drain the Locker, shut the server down, and close the Locker:
+//
+//	err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
+//
+// During Drain, requests that hold a lock finish. Requests that wait for a lock, and those that
+// come later, are answered 503 with Retry-After. Close alone would end the contexts of handlers.
 package httplock

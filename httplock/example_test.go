@@ -2,6 +2,7 @@ package httplock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -38,4 +39,21 @@ func ExampleMustNew() {
 	// Output:
 	// 200 text/plain; charset=utf-8, Retry-After ""
 	// 409 application/problem+json, Retry-After "1"
+}
+
+// A program that stops: the requests that hold a lock finish, and all others are answered 503 with
+// Retry-After.
+func ExampleNew_shutdown() {
+	l, err := locker.NewFromStore(lockertest.NewMemory())
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Handler: httplock.MustNew(l, "order:{query.id}")(http.NotFoundHandler()), ReadHeaderTimeout: time.Second}
+	stop := func(ctx context.Context) error {
+		err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
+		return err
+	}
+	fmt.Println(stop(context.Background()))
+	// Output:
+	// <nil>
 }

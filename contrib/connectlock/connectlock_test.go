@@ -34,6 +34,7 @@ var protocols = map[string][]connect.ClientOption{
 // handlers are the handlers that a test runs under locks.
 type handlers struct {
 	place func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
+	wait  func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
 	watch func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error
 	fill  func(ctx context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error)
 	talk  func(ctx context.Context, s *connect.BidiStream[shop.Order, shop.Receipt]) error
@@ -54,6 +55,9 @@ func serve(t *testing.T, l locker.Locker, h handlers, rules *grpclock.Rules, opt
 	if h.place != nil {
 		mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandler(shop.Shop_Place_FullMethodName, h.place, with))
 	}
+	if h.wait != nil {
+		mux.Handle(shop.Shop_Wait_FullMethodName, connect.NewUnaryHandler(shop.Shop_Wait_FullMethodName, h.wait, with))
+	}
 	if h.watch != nil {
 		mux.Handle(shop.Shop_Watch_FullMethodName, connect.NewServerStreamHandler(shop.Shop_Watch_FullMethodName, h.watch, with))
 	}
@@ -65,6 +69,7 @@ func serve(t *testing.T, l locker.Locker, h handlers, rules *grpclock.Rules, opt
 	}
 	server := httptest.NewUnstartedServer(mux)
 	server.EnableHTTP2 = true
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1000}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server

@@ -23,6 +23,10 @@
 // every handler of connect-go, the call itself ends only when the client reads, sends or
 // disconnects. So set the WriteTimeout of the server.
 //
+// To shut down, call Drain of the Locker, then http.Server.Shutdown, and then Close of the Locker.
+// During Drain, handlers that hold a lock finish, and all other calls get Unavailable with a time
+// to come back.
+//
 // The Connect protocol lets a client send a unary request as a GET without a body. Then the URL
 // contains the request. Such a call is guarded like any other call.
 package connectlock

@@ -28,6 +28,9 @@
 // the route is not known there, and every request is answered 404. Put a middleware for time-outs
 // outside of the lock, because inside it ends the lock while the handler continues.
 //
+// To shut down, call Drain of the Locker, then Shutdown of Echo, and then Close of the Locker, as
+// package httplock documents.
+//
 // Echo 5 uses net/http's types in its middlewares, so it needs no package of its own. The test
 // TestEchoFiveGoesThroughHTTPLock shows the ten lines that connect Echo 5 to httplock.
 package echolock

@@ -45,4 +45,7 @@
 // The middleware must be a handler of the route, because Fiber does not know the route's parameters
 // yet when it runs the handlers of App.Use. There, a key without parameters locks every request,
 // also of unknown routes. For many routes see [FromRules].
+//
+// To shut down, call Drain of the Locker, then app.ShutdownWithContext, and then Close of the
+// Locker, as package httplock documents.
 package fiberlock

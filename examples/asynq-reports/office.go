@@ -88,6 +88,7 @@ func (o *office) close() {
 		s.Shutdown()
 	}
 	for _, l := range o.lockers {
+		_ = l.Drain(ctx) // waits for a task that its server has given up
 		_ = l.Close(ctx) // a lease that is still held ends after its TTL
 	}
 }

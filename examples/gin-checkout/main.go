@@ -69,12 +69,10 @@ func serve(listen, url string) error {
 	defer cancel()
 	shutDown := make(chan error, 1)
 	context.AfterFunc(stopping, func() {
-		// The Locker closes first. Then requests that wait for a lock get 503, and requests that
-		// hold a lock finish.
-		s.stop()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		shutDown <- server.Shutdown(ctx)
+		// During Drain, requests that hold a lock finish, and all others get 503.
+		shutDown <- errors.Join(s.locker.Drain(ctx), server.Shutdown(ctx), s.locker.Close(ctx))
 	})
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -73,9 +73,8 @@ func authenticate(c *gin.Context) {
 // claims returns the claims of a request, in which {claim.sub} is the customer.
 func claims(c *gin.Context) map[string]any { return map[string]any{"sub": c.GetString("customer")} }
 
-// stop closes the Locker. Call it before the server's Shutdown. Then requests that wait for a lock
-// get 503 at once, and requests that hold a lock finish. stop takes at most a second. A lock that
-// is held for longer expires after its TTL.
+// stop closes the Locker. It takes at most a second. A lock that is held for longer expires after
+// its TTL.
 func (s *shop) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"time"
@@ -49,13 +50,11 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 		return s, err
 	}
 	s.shutdown = func(ctx context.Context) error {
-		// The Locker closes first. Then calls that wait for a lock are refused at once with
-		// UNAVAILABLE, and calls that hold a lock finish. GracefulStop alone would wait for the
-		// whole queue.
-		closed := make(chan error, 1)
-		go func() { closed <- l.Close(ctx) }()
+		// During Drain, calls that hold a lock finish, and all others are refused with
+		// UNAVAILABLE. GracefulStop alone would wait for the whole queue.
+		err := l.Drain(ctx)
 		g.GracefulStop()
-		return <-closed
+		return errors.Join(err, l.Close(ctx))
 	}
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

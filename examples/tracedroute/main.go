@@ -62,10 +62,8 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// The Locker closes before the server. Requests that wait for a lock then get 503 at
-		// once. Requests that hold a lock may continue until ctx ends.
-		closed := l.Close(ctx)
-		shutDown <- errors.Join(closed, server.Shutdown(ctx))
+		// During Drain, requests that hold a lock finish, and all others get 503.
+		shutDown <- errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx))
 	})
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err

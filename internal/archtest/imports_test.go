@@ -86,6 +86,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"internal/redistest internal/locktest", "github.com/redis/go-redis/v9", "clients of servers, for tests"},
 	{"internal/locktest", "./internal/chaos ./internal/redistest", "clients of its servers, whose connections break"},
 	{"internal/locktest", "./internal/redisstore ./locker", "it makes Stores and Lockers for tests, and looks at their keys"},
+	{"internal/locktest", "./locker/lockertest", "the adapters' shutdowns need no server of locks"},
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 

@@ -1,0 +1,44 @@
+package echolock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/latchkit/latchkit/contrib/echolock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
+	locktest.CheckShutdown(t, func(l locker.Locker, work func(context.Context) error) locktest.Stopping {
+		e := echo.New()
+		e.POST("/orders/:id", func(c echo.Context) error {
+			if err := work(c.Request().Context()); err != nil {
+				return err
+			}
+			return c.NoContent(http.StatusOK)
+		}, echolock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Minute)))
+		s := httptest.NewServer(e)
+		t.Cleanup(s.Close)
+		return locktest.Stopping{
+			Send: func(ctx context.Context, key string) string {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/orders/"+key, http.NoBody)
+				if err != nil {
+					return err.Error()
+				}
+				res, err := s.Client().Do(r)
+				if err == nil {
+					defer func() { _ = res.Body.Close() }()
+				}
+				return locktest.AnswerOf(res, err)
+			},
+			Stop: s.Config.Shutdown,
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package ginlock_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
+	locktest.CheckShutdown(t, func(l locker.Locker, work func(context.Context) error) locktest.Stopping {
+		e := gin.New()
+		e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(time.Minute)), func(c *gin.Context) {
+			if err := work(c.Request.Context()); err != nil {
+				c.String(http.StatusInternalServerError, err.Error())
+			}
+		})
+		s := httptest.NewServer(e)
+		t.Cleanup(s.Close)
+		return locktest.Stopping{
+			Send: func(ctx context.Context, key string) string {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/orders/"+key, http.NoBody)
+				if err != nil {
+					return err.Error()
+				}
+				res, err := s.Client().Do(r)
+				if err == nil {
+					defer func() { _ = res.Body.Close() }()
+				}
+				return locktest.AnswerOf(res, err)
+			},
+			Stop: s.Config.Shutdown,
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// Stopping is a real server that CheckShutdown stops.
+type Stopping struct {
+	// Send sends a request for key, and reports how it was answered: Served, Refused, or something
+	// else.
+	Send func(ctx context.Context, key string) string
+	// Stop is the graceful shutdown that the server offers.
+	Stop func(ctx context.Context) error
+}
+
+// The expected answers of Stopping.Send.
+const (
+	Served  = "served"
+	Refused = "unavailable, with a time to come back" // 503 with Retry-After, or what the protocol has for it
+)
+
+// AnswerOf returns the answer for the response r to a request of HTTP, or for the error err.
+func AnswerOf(r *http.Response, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case r.StatusCode == http.StatusOK:
+		return Served
+	case r.StatusCode == http.StatusServiceUnavailable && r.Header.Get("Retry-After") != "":
+		return Refused
+	}
+	return fmt.Sprintf("%s, Retry-After %q", r.Status, r.Header.Get("Retry-After"))
+}
+
+// CheckShutdown stops a server under load as the documents recommend: Drain, the server's own
+// shutdown, Close. The function start starts the server. Its handler, under the lock of the
+// request's key, calls work and fails if work does. Of 1 000 requests for 50 keys, those that hold
+// their locks when Drain begins are served, although they hold them until all others are answered.
+// Each request that waits then, or that comes during the Drain, is refused.
+func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx context.Context) error) Stopping) {
+	t.Helper()
+	const requests, keys = 1000, 50
+	var asked beginnings
+	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(5*time.Second), locker.WithObserver(&asked))
+	var holders atomic.Int32
+	finish := make(chan struct{})
+	server := start(l, func(ctx context.Context) error {
+		holders.Add(1)
+		select {
+		case <-finish:
+			return ctx.Err()
+		case <-ctx.Done(): // as a call to a database would end
+			return context.Cause(ctx)
+		}
+	})
+	var early, late tally
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%d calls of Acquire, %d holders, answers %v and %v", asked.n.Load(), holders.Load(), early.String(), late.String())
+		}
+	})
+	for i := range requests / 2 {
+		early.send(t, server, fmt.Sprint(i%keys))
+	}
+	Eventually(t, "half of the requests hold their locks or wait", func() bool {
+		return asked.n.Load() == requests/2 && holders.Load() == keys
+	})
+	drained := make(chan error, 1)
+	go func() { drained <- l.Drain(t.Context()) }()
+	Eventually(t, "the waiters are refused", func() bool { return early.count(Refused) == requests/2-keys })
+	for i := range requests / 2 {
+		late.send(t, server, fmt.Sprint(i%(2*keys))) // half of the keys are free
+	}
+	late.all.Wait()
+	close(finish)
+	err := <-drained
+	early.all.Wait()
+	if err := errors.Join(err, server.Stop(t.Context()), l.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if served, refused := early.count(Served), early.count(Refused); served != keys || refused != requests/2-keys {
+		t.Errorf("before the Drain: %d of %d holders were served, and %d others were refused", served, keys, refused)
+	}
+	if refused := late.count(Refused); refused != requests/2 {
+		t.Errorf("during the Drain: %d of %d newcomers were refused", refused, requests/2)
+	}
+}
+
+// tally counts the answers to requests that are sent at the same time.
+type tally struct {
+	all     sync.WaitGroup
+	mu      sync.Mutex
+	answers map[string]int
+}
+
+func (c *tally) send(t *testing.T, server Stopping, key string) {
+	c.all.Go(func() {
+		answer := server.Send(t.Context(), key)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.answers == nil {
+			c.answers = make(map[string]int)
+		}
+		c.answers[answer]++
+	})
+}
+
+func (c *tally) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprint(c.answers)
+}
+
+func (c *tally) count(answer string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers[answer]
+}
+
+// beginnings counts the calls of Acquire that have begun.
+type beginnings struct{ n atomic.Int32 }
+
+func (b *beginnings) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op == locker.OpAcquire {
+		b.n.Add(1)
+	}
+	return ctx, nil
+}
