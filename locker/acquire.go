@@ -8,8 +8,8 @@ import (
 
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
 // cohort). It waits at the server only if it leads these callers, or shares no lease with them.
-// While it waits for an answer of the Store, it also watches the caller's context, the time
-// limit Wait, and whether the Locker is being closed or drained. The table shows what can happen, and how
+// While it waits for an answer of the Store, it also watches the caller's context, the time limit
+// Wait, and whether the Locker is being closed or drained. The table shows what can happen, and how
 // the acquisition reacts:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late

@@ -34,7 +34,7 @@ func (l *Lease) Inspect(ctx context.Context) (Info, error) {
 
 // Keys returns, sorted, the keys that now have a holder or waiters or are kept by Rule.KeepFor.
 // pattern is a glob-style pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at
-// every key of the server, in many steps that do not block the server (SCAN). On a server with many
+// all keys of the server, in many steps that do not block the server (SCAN). On a server with many
 // keys, Keys takes seconds, so use it for operators and not in each request. A key that is locked
 // or freed while Keys runs may be missing. If another library holds a key, the key is listed only
 // while a waiter of latchkit waits for it.
@@ -77,7 +77,7 @@ func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 
 // Revoke takes the lease of key away from the holder with this fence, which [Engine.Inspect] shows.
 // The holder learns of the revocation (ErrRevoked) at its next renewal, or at its deadline if the
-// lease is never renewed. Until then the holder may continue to work, so let the database check the
+// lease is not renewed. Until then the holder may continue to work, so let the database check the
 // fence. reason is shown to the holder, so do not put secrets in it.
 //
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
@@ -121,7 +121,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 }
 
 // Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
-// vote, and for how long they will not vote. Like every acquire, Nodes also performs the steps that
+// vote, and for how long they will not vote. Like an acquire, Nodes also performs the steps that
 // let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
 // node. A Locker that is no quorum returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {

@@ -24,5 +24,5 @@
 //
 // An [Engine] does the waiting, the renewing and the observing for all kinds of lock. A [Store]
 // makes the few atomic steps on the server. Package lockertest has a Store in memory, and package
-// storetest the laws that every Store obeys.
+// storetest the laws of Stores.
 package locker

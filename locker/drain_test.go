@@ -92,8 +92,8 @@ func checkDrain(t *testing.T, l locker.Locker, rule locker.Rule) {
 	}
 }
 
-// The work of a holder cannot end without the further locks that it needs. So a caller whose context
-// has a lease may take them during a Drain, and may wait for them.
+// The work of a holder cannot end without the further locks that it needs. So a caller whose
+// context has a lease may take them during a Drain, and may wait for them.
 func TestAHolderTakesFurtherLocksDuringDrain(t *testing.T) {
 	for kind := range drainables(t, lockertest.NewLocker(t, lockertest.NewMemory())) {
 		t.Run(kind, func(t *testing.T) {

@@ -24,7 +24,7 @@ var (
 	ErrLost = errors.New("the lock was lost")
 	// ErrRevoked: an operator called Revoke. errors.Is(err, ErrLost) is true as well.
 	ErrRevoked error = revoked{}
-	// ErrExpired: the lease reached its EndAfter, or the lease is never renewed and reached the end
+	// ErrExpired: the lease reached its EndAfter, or the lease is not renewed and reached the end
 	// of its TTL.
 	ErrExpired = errors.New("the lease reached its maximum duration")
 	// ErrReleased is the cause of a context whose lease was released.

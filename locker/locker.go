@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns a Locker. A
+// A Locker turns a [Rule] into a [Lease]. The constructors of this package return Lockers. A
 // Locker is safe for concurrent use.
 type Locker interface {
 	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends,
@@ -65,7 +65,7 @@ type Rule struct {
 	// Rules with OnceFor fail with ErrDone. Rules without OnceFor ignore the mark. Default: 0, no
 	// mark.
 	OnceFor time.Duration
-	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore].
+	// Limit is how many units of the key may be held together, on a Locker of [NewSemaphore].
 	// Processes may set different Limits: a lease is granted if all units together then exceed
 	// neither its own Limit nor the Limit of any held lease. Default: the Locker's n. At most
 	// 2³¹-1.
@@ -104,7 +104,7 @@ type (
 const (
 	// Exclusive admits one holder. Exclusive is the zero value.
 	Exclusive = store.Exclusive
-	// Shared admits many Shared holders at once, and no Exclusive holder. Lockers without readers
+	// Shared admits many Shared holders together, and no Exclusive holder. Lockers without readers
 	// return [ErrUnsupported].
 	Shared = store.Shared
 )

@@ -109,7 +109,7 @@ const (
 	ResultExtended       Result = "extended"         // extend: the lease ends later
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
-	ResultError          Result = "error"            // any: every other error
+	ResultError          Result = "error"            // any: any other error
 )
 
 // Outcome is the outcome of an operation.
@@ -125,7 +125,7 @@ type Outcome struct {
 	// begun. For "update", Calls is how many attempts were made.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
-	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
+	// at first needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
 	// votes were split. Rounds is 0 on one server.
 	Rounds int
 	// Waited is how long an acquire waited for other holders, of any process. Waited is 0 when
@@ -135,7 +135,7 @@ type Outcome struct {
 	// answers that the key is busy. It is calculated from the place in the queue, and from how long
 	// this process has held earlier leases of the same Rule.Name. Expected is 0 when this process
 	// has held fewer than 10 such leases. It is also 0 for an acquire that waited behind other
-	// callers of this process and never asked the server.
+	// callers of this process and did not ask the server.
 	Expected time.Duration
 	// TTL is the TTL that an acquire asked for. For OpHold and OpRelease it is the TTL of the last
 	// renewal, which [WithAdaptiveTTL] and Extend change. TTL is 0 for all other operations.

@@ -146,11 +146,13 @@ func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 	return newOnRedis("NewReadWrite", c, opts, 0, redisstore.NewReadWrite)
 }
 
-// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key at
-// once. The Locker works on one Redis server (6.2 or newer), on the master of a Sentinel set, or on
-// a Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. If a
-// holder dies, its permit becomes free when its TTL is over. Waiters are served strictly in their
-// order: lighter waiters do not overtake a waiter with a large [Rule.Weight].
+// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key.
+// The Locker works on one Redis server (6.2 or newer), on the master of a Sentinel set, or on a
+// Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. If a
+// holder dies, its permit becomes free when its TTL is over. As with all Lockers, waiters of one
+// process may use its permits in turn before a waiter of another process that came earlier, and
+// before a heavier waiter. With [WithFair], permits are granted strictly in the order of the queue:
+// lighter waiters do not overtake a waiter with a large [Rule.Weight].
 //
 // The server does not store n. Each acquire carries n, so there is nothing to set up or to resize.
 // [Rule.Limit] sets another n for a key. If processes use different values of n, the smallest n
@@ -200,13 +202,13 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 }
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
-// use them at once. Call EnrollRedlock once, when the servers are installed, with the options
-// of the Locker. Do not call EnrollRedlock at each start of a service. If all servers lost
+// use them without a wait. Call EnrollRedlock once, when the servers are installed, with the
+// options of the Locker. Do not call EnrollRedlock at each start of a service. If all servers lost
 // their data between two starts, they have forgotten their leases, and EnrollRedlock would hide
-// this loss. All servers must answer. If the servers are in use already, EnrollRedlock only
-// helps nodes to vote again, as every Locker does. The error is nil when all servers vote.
-// Otherwise it says which server does not vote, why, and for how long. A Redis Cluster is
-// enrolled slot by slot, which takes a minute.
+// this loss. All servers must answer. If the servers are in use already, EnrollRedlock only helps
+// nodes to vote again, as a Locker does. The error is nil when all servers vote. Otherwise it says
+// which server does not vote, why, and for how long. A Redis Cluster is enrolled slot by slot,
+// which takes a minute.
 //
 // The error is [ErrQuorum], with a [store.NodeError] inside for each server that does not vote. The
 // end of ctx ends the call, but steps that it has taken are not undone.
@@ -223,12 +225,12 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
 // list of nodes, with the new server in the place of the old server. The old server may be up, down
-// or cut off. All other servers must vote. The old server stops voting at once, and leases that
-// need its vote are soon lost (ErrLost). The new server votes after votesIn, when every lease that
-// the old server granted is over. Any process that has the new list can take the step that lets the
-// new server vote. Give the new list to all processes before or after the call, in any order:
-// processes with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that
-// all nodes vote before you replace another node.
+// or cut off. All other servers must vote. The old server stops voting, and leases that need its
+// vote are soon lost (ErrLost). The new server votes after votesIn, when all leases that the old
+// server granted are over. Any process that has the new list can take the step that lets the new
+// server vote. Give the new list to all processes before or after the call, in any order: processes
+// with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes
+// vote before you replace another node.
 //
 // If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
 // the call, but steps that it has taken are not undone. The call may be repeated.

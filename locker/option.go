@@ -133,7 +133,7 @@ func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWait
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
 // this process. It measures how long the leases were held, and how often another attempt
 // succeeded. Pauses become longer while most attempts fail, and shorter while most attempts
-// succeed, so that about every second attempt succeeds. Each pause lies between the parameters
+// succeed, so that about one of two attempts succeeds. Each pause lies between the parameters
 // least and most. WithAdaptiveBackoff replaces [WithBackoff]. Both options matter only for a
 // waiter that cannot be notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
@@ -142,7 +142,7 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 
 // WithAdaptiveTTL chooses the TTL of leases whose Rule has none. While renewals are answered
 // promptly, the TTL stays near the value least, so that a crash is detected soon. When renewals are
-// answered late, the TTL grows up to the value most. New leases get the learnt TTL at once. Held
+// answered late, the TTL grows up to the value most. New leases get the learnt TTL. Held
 // leases get it at their next renewal. Default: a fixed TTL, see [WithTTL]. Observers receive the
 // TTL in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {

@@ -96,7 +96,7 @@ func configure[O comparable](opts []O, apply func(O, *config)) (config, error) {
 // With this option, an acquire or a batch of renewals takes until the replicas have answered. One
 // more call confirms a grant that came by message. timeout must be shorter than the client's
 // ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
-// grant counts at once.
+// grant counts without acknowledgements.
 func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
 }
@@ -111,7 +111,7 @@ func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 // as free a round trip later than without the option. If this process knows of no waiter in
 // another process, the delay can be 1 ms longer. Close waits for all releases.
 //
-// On several servers, the release is sent to all servers at once, if each server has lately
+// On several servers, the release is sent to all servers together, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //

@@ -315,3 +315,27 @@ func TestAtLeastIsARateLimit(t *testing.T) {
 		t.Errorf("4 starts within %v, and 2 are allowed in %v", took, rule.KeepFor)
 	}
 }
+
+// Callers of the process that holds the units come later than a heavy waiter. With WithFair they
+// are served after the heavy waiter, also inside their process.
+func TestWithFairLighterWaitersDoNotOvertakeAHeavyOne(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	a := newSemaphore(t, server.Client(t), 3, locker.WithFair())
+	b := newSemaphore(t, server.Client(t), 3, locker.WithFair())
+	for range 20 {
+		held := acquire(t, a, locker.Rule{Key: "k", Weight: 3})
+		heavy := queues(t, a, locker.Rule{Key: "k", Weight: 3}, client)
+		first := queues(t, a, locker.Rule{Key: "k"}, client)
+		second := queues(t, b, locker.Rule{Key: "k"}, client)
+		release(t, held)
+		lease := heavy.Granted(0)
+		if first.Over() || second.Over() {
+			t.Fatal("a lighter waiter has overtaken the heavy one")
+		}
+		release(t, lease)
+		release(t, first.Granted(0))
+		release(t, second.Granted(0))
+	}
+}

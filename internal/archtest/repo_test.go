@@ -30,6 +30,7 @@ func TestRules(t *testing.T) {
 		"columns":  checkColumns,
 		"comments": checkComments,
 		"hygiene":  checkHygiene,
+		"promises": checkPromises,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

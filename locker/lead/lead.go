@@ -214,7 +214,8 @@ func (l *Leader) StepDown(reason string) bool {
 // of the lease with the clock at the moment of the call, and makes no call to the server. So if
 // this process was paused for longer than its lease, Leading returns false even before the process
 // has noticed the end of the lease. When Leading returns true, no other process leads at that
-// moment. But soon after, another process may lead.
+// moment, unless the term was revoked or the server has lost data. Soon after, another process may
+// lead.
 func (l *Leader) Leading() (Term, bool) {
 	t := l.present()
 	if t == nil || !time.Now().Before(t.lease.Expires()) {
