@@ -86,12 +86,13 @@ type job struct {
 	wait    time.Duration // the wait of the next attempt
 	lock    locker.Rule   // the Rule of the last attempt
 
-	staying       bool // the task waits in its worker, because it cannot be put off
-	calledEarlier bool // the task has been at the front of its key's line since an earlier delivery
-	tasksAhead    int  // how many tasks were before this task when it was put into its key's line
-	inLine        bool // the task has a place in the line
-	leftLine      bool // the task had a place in the line and gave it up
-	othersInLine  bool // the delivery saw other tasks in the line
+	staying       bool   // the task waits in its worker, because it cannot be put off
+	calledEarlier bool   // the task has been at the front of its key's line since an earlier delivery
+	tasksAhead    int    // how many tasks were before this task when it was put into its key's line
+	front         string // the entry of the task that was then at the front
+	inLine        bool   // the task has a place in the line
+	leftLine      bool   // the task had a place in the line and gave it up
+	othersInLine  bool   // the delivery saw other tasks in the line
 
 	overlaps   bool          // in the last attempt, an earlier run of the task had the key
 	ran        bool          // the handler was called

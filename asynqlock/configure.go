@@ -27,12 +27,17 @@ const (
 //
 // Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s, if they are 0 in
 // cfg. With asynq's defaults of 1 s and 5 s, tasks would wait longer. With Configure's values, an
-// idle server sends about 20 small commands per queue and second to Redis.
+// idle server sends about 20 small commands per queue and second to Redis. With [WithWaking],
+// Configure also starts the goroutine that watches lines, which sends 7 commands a second until
+// [Guard.Stop].
 //
 // A server that was not configured counts every error as a failure. On a server that was not
 // configured, a task waits in its worker, like a task without a retry left. The Guard logs an error
 // once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
+	if g.waker != nil {
+		g.waker.start() // tasks that other processes have put off may wait already
+	}
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if cfg.TaskCheckInterval <= 0 {
 		cfg.TaskCheckInterval = taskCheckInterval

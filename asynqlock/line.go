@@ -26,12 +26,13 @@ var (
 )
 
 const (
-	// lateAfter is how long a called task may need to reach a worker. After that time, other tasks
-	// stop waiting for the called task. The queue of the called task then has a backlog, and a
-	// changed order is better than an idle key.
-	lateAfter = 5 * time.Second
+	// lateAfter is how long a called task may let a free key pass. After that time, other tasks stop
+	// waiting for the called task, and the called task loses its place: it is gone, nobody serves
+	// its queue, or its queue has a backlog. A changed order is better than an idle key. The time is
+	// less than lookEvery, so the look that follows a call finds out.
+	lateAfter = 900 * time.Millisecond
 	// lateFor is how long tasks of a key may run out of order after a called task was late.
-	lateFor = time.Minute
+	lateFor = 10 * time.Second
 	// lineBound is the time-out of each call about a line. asynq's Redis delivered the task a
 	// moment ago, so Redis usually answers.
 	lineBound = 5 * time.Second
@@ -40,7 +41,7 @@ const (
 // lines has one line for each locked key. A line contains the tasks that were put off, in the order
 // of their arrival. The lines are in asynq's Redis. A line is only an index: asynq stores the
 // tasks, and each task comes back after its pause. So if a line is lost, tasks come back later and
-// in another order, but no task is lost.
+// in another order, but no task is lost. A further index has the lines themselves: see watches.
 type lines struct {
 	redis   redis.UniversalClient
 	prefix  string
@@ -64,6 +65,7 @@ type place struct {
 	wasInLine  bool          // the task was in the line before
 	calledAgo  time.Duration // how long ago the front task was called; negative if it was not called
 	anyOrder   bool          // tasks of this line may run out of order
+	front      string        // the entry of the task at the front
 }
 
 // mayTry reports whether the task may take the lock if the lock is free.
@@ -82,23 +84,34 @@ func (ls *lines) join(ctx context.Context, key, task string, arrived time.Time, 
 		}
 		ls.clock.observe(now.UnixMicro(), sent, time.Now())
 	}
-	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Int64Slice()
+	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Slice()
 	if err != nil {
 		return place{}, err
 	}
-	if len(answer) != 4 {
-		return place{}, fmt.Errorf("asynqlock: unexpected reply %v from the queue of a key", answer)
+	if len(answer) != 5 {
+		return place{}, errUnexpected(answer)
 	}
-	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
+	var numbers [4]int64
+	for i := range numbers {
+		numbers[i], _ = answer[i].(int64)
+	}
+	front, _ := answer[4].(string)
+	return place{int(numbers[0]), numbers[1] == 1, time.Duration(numbers[2]) * time.Microsecond, numbers[3] > 0, front}, nil
 }
 
-// front returns the task at the front of the line, and how long ago it was called; since is
-// negative if it was not called. If the line is empty, task is "". If ttl is not 0, front also
-// records for the time ttl that this task is called.
-func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task string, since time.Duration, err error) {
+func errUnexpected(answer any) error {
+	return fmt.Errorf("asynqlock: unexpected reply %v from the line of a key", answer)
+}
+
+// callKept is how long it is recorded that a task was called.
+const callKept = time.Hour
+
+// call records that the task at the front of the line is called, and returns this task and how long
+// ago it was called. If the line is empty, task is "".
+func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
-	answer, err := callScript.Run(ctx, ls.redis, ls.keys(key), ttl.Milliseconds()).Slice()
+	answer, err := callScript.Run(ctx, ls.redis, ls.keys(key), callKept.Milliseconds(), lateAfter.Microseconds()).Slice()
 	if errors.Is(err, redis.Nil) {
 		return "", 0, nil
 	}
@@ -112,7 +125,7 @@ func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task
 			return task, time.Duration(micros) * time.Microsecond, nil
 		}
 	}
-	return "", 0, fmt.Errorf("asynqlock: unexpected reply %v from the queue of a key", answer)
+	return "", 0, errUnexpected(answer)
 }
 
 // leave removes task from its line, and returns how many tasks are left.

@@ -62,7 +62,7 @@ func (j *job) isCalled(ctx context.Context) bool {
 func (j *job) joinLine(ctx context.Context) (place, error) {
 	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
 	if err == nil {
-		j.inLine, j.othersInLine, j.tasksAhead = true, true, p.tasksAhead
+		j.inLine, j.othersInLine, j.tasksAhead, j.front = true, true, p.tasksAhead, p.front
 	}
 	return p, err
 }
@@ -101,7 +101,11 @@ func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared ||
 // many tasks are before this place.
 func (j *job) enterLine(ctx context.Context) int {
 	w := j.guard.waker
-	if j.inLine && j.tasksAhead > 0 { // the task is in the line already, and was not called
+	w.start()
+	// The line is recorded first, so that another process takes it over if this one dies at any later
+	// step.
+	_, _, _ = w.lines.watch(ctx, watchedFor, 0, indexEntry(j.lock)) // after an error, only this process watches the line
+	if j.inLine && j.tasksAhead > 0 {                               // the task is in the line already, and was not called
 		j.inLine = false
 		w.recordPutOff(j.lock)
 		return j.tasksAhead
@@ -110,7 +114,7 @@ func (j *job) enterLine(ctx context.Context) int {
 	if err != nil {
 		return 0 // without a place, the task comes back after its pause
 	}
-	j.inLine = false // the next delivery of the task takes over the place
+	j.inLine, j.front = false, p.front // the next delivery of the task takes over the place
 	w.recordPutOff(j.lock)
 	return p.tasksAhead
 }

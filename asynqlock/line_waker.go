@@ -13,34 +13,32 @@ import (
 )
 
 const (
-	// abandonedAfter is the longest time that a called task may need to reach a worker. After that
-	// time, the task loses its place, because its queue is paused or has no server, or because the
-	// worker of the task has died.
-	abandonedAfter = 10 * time.Second
 	// watchFor is the longest time of one wait of a watcher. The watcher waits again while the line
 	// has tasks.
 	watchFor = time.Minute
 	// watchTTL is the TTL of a watcher's lease. If a process dies just after its watcher got the
 	// key, the key stays busy for this time.
 	watchTTL = 5 * time.Second
-	// mostWatchers is the largest number of watchers of a Guard. Tasks of keys without a watcher
-	// come back only after their pause.
+	// mostWatchers is the largest number of watchers of a Guard. Further lines wait until another
+	// process, or a watcher that has ended, takes them over.
 	mostWatchers = 1000
+	// longestLook is how long a look waits for a front task that is about to be put off, or to take
+	// the key.
+	longestLook = 64 * time.Millisecond
 )
 
 // A waker calls the task at the front of a key's line when the key becomes free: it makes asynq
-// deliver this task at once. Each Guard has one waker, for the keys whose tasks this process has
-// put off:
+// deliver this task at once. Each Guard has one waker:
 //
 //   - If a delivery of this process has or wants the key, this delivery calls the front task when
 //     it ends.
 //   - Otherwise a watcher waits for the key in the Locker's queue. When the watcher has the key, it
-//     calls the front task.
+//     releases the key and calls the front task. A front task that lets the free key pass loses its
+//     place at the next look, whatever the reason.
 //
-// Each process does this for all tasks that it puts off, and not only for the task at the front. So
-// a free key is always noticed, whether its holder was another process, a program without workers,
-// or a process that died, and a front task that is gone is found by the process of any task behind
-// it. If the process of a waker crashes, its tasks come back after their pauses.
+// Each process watches the keys whose tasks it puts off. So a free key is always noticed, whether
+// its holder was another process, a program without workers, or a process that died. If no process
+// watches a line any more, any process takes the line over: see keepEvery.
 type waker struct {
 	lines     lines
 	inspector *asynq.Inspector
@@ -48,19 +46,20 @@ type waker struct {
 	ctx       context.Context // ends with Guard.Stop
 	routines  sync.WaitGroup
 
-	mu       sync.Mutex
-	keys     map[string]*interest
-	watchers int
+	mu         sync.Mutex
+	keys       map[string]*interest
+	watchers   int
+	keeping    bool      // the goroutine that keeps the watches runs
+	unfitUntil time.Time // until then, this process takes over no lines
 }
 
 // interest records what this process does for a key.
 type interest struct {
-	deliveries int  // the number of deliveries that have or want the key
-	parked     bool // a task was put off, and the last delivery must call the front task
-	watched    bool // a watcher waits for the key
-	calling    bool // a goroutine calls the front task
-	checkAgain bool // the calling goroutine must check the line once more
-	expecting  bool // a timer checks later whether the called task has reached a worker
+	deliveries int    // the number of deliveries that have or want the key
+	parked     bool   // a task was put off, and the last delivery must call the front task
+	watched    string // the line's entry in the index while a watcher waits for the key, otherwise ""
+	calling    bool   // a goroutine calls the front task
+	checkAgain bool   // the calling goroutine must check the line once more
 }
 
 // enter counts a delivery that wants the key, and returns true. But if onlyIfAlone is true and
@@ -89,7 +88,7 @@ func (w *waker) exit(lock locker.Rule, hadTurn, othersInLine bool) {
 	case hadTurn && (othersInLine || parked):
 		w.call(lock.Key)
 	case last && parked:
-		w.watch(lock)
+		w.watch(lock, "")
 	}
 }
 
@@ -100,7 +99,7 @@ func (w *waker) recordPutOff(lock locker.Rule) {
 		in.parked = in.parked || in.deliveries > 0
 		return in.deliveries > 0
 	}) {
-		w.watch(lock)
+		w.watch(lock, "")
 	}
 }
 
@@ -121,23 +120,37 @@ func (w *waker) change(key string, change func(in *interest) bool) bool {
 	return changed
 }
 
-// watch starts a watcher that waits for the key, unless the key has a watcher already.
-func (w *waker) watch(lock locker.Rule) {
+// watch starts a watcher that waits for the key, unless the key has a watcher already. If the line
+// was taken over, till is the time of lines.watch, otherwise "".
+func (w *waker) watch(lock locker.Rule, till string) {
 	if w.change(lock.Key, func(in *interest) bool {
-		if in.watched || w.watchers == mostWatchers || w.ctx.Err() != nil {
+		if in.watched != "" || w.watchers == mostWatchers || w.ctx.Err() != nil {
 			return false
 		}
-		in.watched = true
+		in.watched = indexEntry(lock)
 		w.watchers++
 		w.routines.Add(1)
 		return true
 	}) {
 		go func() {
 			defer w.routines.Done()
+			if till != "" && w.lines.forgetIfEmpty(w.ctx, lock, till) {
+				w.unwatch(lock)
+				return
+			}
 			for w.awaitFree(lock) {
 			}
 		}()
 	}
+}
+
+// unwatch records that the watcher of the key ends.
+func (w *waker) unwatch(lock locker.Rule) {
+	w.change(lock.Key, func(in *interest) bool {
+		in.watched = ""
+		w.watchers--
+		return true
+	})
 }
 
 // awaitFree waits for the key, releases it, and calls the front task. It returns true if the key
@@ -151,17 +164,18 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {
 		return true
 	}
-	w.change(lock.Key, func(in *interest) bool {
-		in.watched = false
-		w.watchers--
-		return true
-	})
-	switch {
-	case err == nil:
+	if err == nil {
+		w.rest(lock)
 		_ = lease.Release(w.ctx) // the error is ignored, because the Locker repeats a release without an answer in the background
-		w.call(lock.Key)
-	case w.ctx.Err() != nil: // this Guard stops, so another process gets the task and starts a watcher
+	}
+	w.unwatch(lock)
+	switch {
+	case w.ctx.Err() != nil: // this Guard stops, so another process gets the task
 		w.callFront(context.WithoutCancel(w.ctx), lock.Key)
+	case err == nil:
+		w.call(lock.Key)
+	default:
+		w.unfit()
 	}
 	return false
 }
@@ -201,48 +215,79 @@ func (w *waker) call(key string) {
 
 // callFront calls the task at the front of the line. The state of the task decides what happens:
 //
+//	called a while ago          the task has let the free key pass, and loses its place
+//	gone, archived, completed   the task does not want the key any more, and loses its place
 //	retry, scheduled            the task is put off, and is run now
 //	pending                     the task is on its way to a worker
 //	active                      the task is about to be put off, or about to take the key
-//	gone, archived, completed   the task does not want the key any more
 //
-// callFront checks an active task again after a moment. A called task that does not come in time
-// loses its place.
+// callFront checks an active task again after a moment. Whether a called task has come, the next
+// look finds out. A task that loses its place although it exists is run too, so that it comes as
+// soon as its queue is served.
 func (w *waker) callFront(ctx context.Context, key string) {
-	pause := 2 * time.Millisecond
-	for {
-		front, since, err := w.lines.front(ctx, key, time.Hour)
+	unserved := stuck{w.inspector, nil}
+	for pause := 2 * time.Millisecond; ; pause *= 2 {
+		front, since, err := w.lines.call(ctx, key)
 		if err != nil || front == "" {
 			return
 		}
 		queue, id, ok := parseEntry(front)
 		state := asynq.TaskState(0)
 		if ok {
-			state, err = w.state(queue, id)
-		}
-		switch {
-		case err != nil:
-			return
-		case state == asynq.TaskStateRetry, state == asynq.TaskStateScheduled:
-			if w.inspector.RunTask(queue, id) == nil {
-				w.expect(key, abandonedAfter-since)
+			if state, err = w.state(queue, id); err != nil {
 				return
-			} // RunTask has failed, because the state of the task has changed meanwhile
-		case (state == asynq.TaskStateActive || state == asynq.TaskStatePending) && since >= abandonedAfter,
-			state != asynq.TaskStateActive && state != asynq.TaskStatePending:
+			}
+		}
+		sleeping := state == asynq.TaskStateRetry || state == asynq.TaskStateScheduled
+		ran := sleeping && w.inspector.RunTask(queue, id) == nil
+		lives := sleeping || state == asynq.TaskStateActive || state == asynq.TaskStatePending
+		switch {
+		case !lives || since >= lateAfter || (ran || state == asynq.TaskStatePending) && unserved.has(queue):
+			if lives && state != asynq.TaskStateActive {
+				unserved.add(queue)
+			}
 			if _, err := w.lines.leave(ctx, key, front); err != nil {
 				return
 			}
+			pause = time.Millisecond
 			continue
-		case state == asynq.TaskStatePending:
-			w.expect(key, abandonedAfter-since)
+		case ran, state == asynq.TaskStatePending:
 			return
 		}
-		if w.ctx.Err() != nil || !sleep.For(ctx, pause) {
+		if pause > longestLook || w.ctx.Err() != nil || !sleep.For(ctx, pause) {
 			return
 		}
-		pause = min(2*pause, 100*time.Millisecond)
 	}
+}
+
+// stuck knows the queues whose tasks do not come to a worker. It asks asynq only after a first task
+// has not come.
+type stuck struct {
+	inspector *asynq.Inspector
+	queues    map[string]bool
+}
+
+// add records that a called task of the queue has not come.
+func (s *stuck) add(queue string) {
+	if s.queues == nil {
+		s.queues = make(map[string]bool)
+	}
+	s.queues[queue] = true
+}
+
+// has reports whether a task of the queue has not come, or if another one has not, whether the
+// queue is paused.
+func (s *stuck) has(queue string) bool {
+	if s.queues == nil {
+		return false
+	}
+	known, ok := s.queues[queue]
+	if !ok {
+		info, err := s.inspector.GetQueueInfo(queue)
+		known = err == nil && info.Paused
+		s.queues[queue] = known
+	}
+	return known
 }
 
 // state returns the state of a task, or 0 if the task is gone.
@@ -255,31 +300,6 @@ func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 		return 0, err
 	}
 	return info.State, nil
-}
-
-// expect starts a timer that checks after the duration wait whether the called task has come. A
-// task that has not come loses its place. Each key has at most one such timer.
-func (w *waker) expect(key string, wait time.Duration) {
-	if !w.change(key, func(in *interest) bool {
-		armed := in.expecting
-		in.expecting = true
-		return !armed
-	}) {
-		return
-	}
-	time.AfterFunc(max(wait, 0), func() {
-		w.change(key, func(in *interest) bool { in.expecting = false; return true })
-		if w.ctx.Err() != nil {
-			return
-		}
-		switch front, since, err := w.lines.front(w.ctx, key, 0); {
-		case err != nil || front == "" || since < 0:
-		case since >= abandonedAfter:
-			w.call(key)
-		default:
-			w.expect(key, abandonedAfter-since)
-		}
-	})
 }
 
 // awaitEnd waits until the goroutines have ended. w.ctx has ended before, so no goroutines start.

@@ -3,6 +3,7 @@ package asynqlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -25,7 +26,11 @@ func (j *job) putOff(ctx context.Context, p *Problem) bool {
 		j.leaveLine(ctx)
 		return true
 	}
-	if ahead := j.enterLine(ctx); ahead > 0 && j.rule.snooze == 0 {
+	ahead := j.enterLine(ctx)
+	if queue, id, ok := parseEntry(j.front); ok && ahead > 0 {
+		p.note += fmt.Sprintf("; %d tasks of this key come before it, the first is %s in the queue %s", ahead, id, queue)
+	}
+	if ahead > 0 && j.rule.snooze == 0 {
 		if longest, ok := j.longestPause(ctx, backInLine); ok {
 			p.RetryAfter = min(backInLine, longest) + rand.N(time.Second)
 		}

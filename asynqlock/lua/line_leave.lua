@@ -1,5 +1,5 @@
--- line_leave.lua: take a task out of a line, because the task runs or is gone. If the task left
--- long after it was called, the line is late for a while.
+-- line_leave.lua: take a task out of a line, because the task runs, is gone, or does not come. If
+-- the task was called long ago and has not come, the line is late for a while.
 -- KEYS: the line · the call
 -- ARGV: task · µs after its call from which the task is late · µs for which the line is late then
 -- returns: how many tasks are left in the line
@@ -10,9 +10,9 @@ redis.call('ZREM', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[2], 'task') == ARGV[1] then
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
-  local at = redis.call('HGET', KEYS[2], 'at')
-  redis.call('HDEL', KEYS[2], 'task', 'at')
-  if now - at > tonumber(ARGV[2]) then
+  local at, came = redis.call('HGET', KEYS[2], 'at'), redis.call('HGET', KEYS[2], 'came')
+  redis.call('HDEL', KEYS[2], 'task', 'at', 'came')
+  if not came and now - at > tonumber(ARGV[2]) then
     redis.call('HSET', KEYS[2], 'late', string.format('%.0f', now + ARGV[3]))
     redis.call('PEXPIRE', KEYS[2], math.ceil(ARGV[3] / 1000))
   end
