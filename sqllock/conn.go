@@ -92,11 +92,15 @@ type standard struct {
 	release func()     // returns conn to its pool
 	restore string     // restores the settings of conn's session; "": unchanged
 
-	use     sync.RWMutex // read-locked while a statement of the function runs
+	use  sync.RWMutex // read-locked while a statement of the function runs
+	over bool         // written under use: the transaction takes no more statements of the function
+
 	mu      sync.Mutex
 	rows    *sql.Rows // the rows of the last statement, which the function may still read; may be nil
 	openRow bool      // the function may not have scanned its last Row yet
 	opaque  bool      // the function may use the transaction without this package noticing it
+
+	answered bool // the server has executed a ROLLBACK, so the connection lives
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
@@ -129,37 +133,46 @@ func (s *standard) Row(ctx context.Context, query string, args []any, dest ...an
 func (s *standard) Commit(context.Context) error {
 	err := s.Tx.Commit()
 	if err == nil {
-		s.release()
+		s.restoreAndRelease(s.restore)
 	} else {
-		s.restoreAndRelease()
+		s.restoreAndRelease("ROLLBACK", s.restore) // restore alone would commit an open transaction
 	}
 	return err
 }
 
 func (s *standard) Rollback(context.Context) error {
-	defer s.restoreAndRelease()
-	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
+	defer s.restoreAndRelease("ROLLBACK", s.restore)
+	err := s.Tx.Rollback()
+	s.answered = s.answered || err == nil
+	if !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
 }
 
-// restoreAndRelease restores the session's settings and returns the connection to its pool, or
-// makes the pool close the connection.
-func (s *standard) restoreAndRelease() {
+// restoreAndRelease restores the session's settings by the statements queries, and returns the
+// connection to its pool, or makes the pool close the connection.
+func (s *standard) restoreAndRelease(queries ...string) {
 	defer s.release()
 	if s.conn == nil || s.restore == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
 	defer cancel()
-	for _, query := range []string{"ROLLBACK", s.restore} { // restore alone would commit an open transaction
+	for _, query := range queries {
 		if _, err := s.conn.ExecContext(ctx, query); err != nil {
 			_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool drops the connection
 			break
 		}
 	}
 	s.restore = ""
+}
+
+// end refuses all further statements of the function. It waits for a statement that runs.
+func (s *standard) end() {
+	s.use.Lock()
+	defer s.use.Unlock()
+	s.over = true
 }
 
 // track records that a statement has succeeded, so no Row and no Rows of an earlier statement are

@@ -36,6 +36,8 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 		return false, nil
 	case errors.Is(err, ErrEnded):
 		return false, err
+	case a.leftOpen(err):
+		return false, errLeftOpen(err)
 	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
 		return a.handleError(err)
 	}
@@ -91,18 +93,36 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 // finish runs the proof and COMMIT, in one round trip if possible.
 func (a *attempt) finish(ctx context.Context) error {
 	if a.dialect == MySQL {
-		err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
-		if err != nil {
-			return a.proofError(err)
-		}
-		a.setSessionChanged(false)
-		_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
-		return nil
+		return a.finishMySQL(ctx)
 	}
 	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() {
 		return a.proofError(t.CommitAfter(ctx, a.stmts["proof"], a.id))
 	}
 	return a.tx.Commit(ctx)
+}
+
+// finishMySQL proves, commits and restores the session's settings. A block does all of this in one
+// round trip, but database/sql does not know then that the transaction is over. So the Tx ends
+// before the block is sent: MySQL would execute a statement after it, without a claim. If the
+// function may use the transaction without its Tx, or the server knows no blocks, database/sql
+// commits, which ends its transaction first.
+func (a *attempt) finishMySQL(ctx context.Context) error {
+	if s, ok := a.tx.(*standard); ok {
+		s.end()
+		if s.conn != nil && (s.opaque || a.noBlocks.Load()) {
+			if err := a.prove(ctx); err != nil {
+				return err
+			}
+			return a.tx.Commit(ctx)
+		}
+	}
+	err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
+	if err != nil {
+		return a.proofError(err)
+	}
+	a.setSessionChanged(false)
+	_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
+	return nil
 }
 
 var (

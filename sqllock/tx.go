@@ -140,11 +140,14 @@ func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	return s
 }
 
-// use runs a statement, unless an earlier statement has ended the transaction. No ping is sent
-// meanwhile.
+// use runs a statement, unless an earlier statement or the end of the function has ended the
+// transaction. No ping is sent meanwhile.
 func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 	t.std.use.RLock()
 	defer t.std.use.RUnlock()
+	if t.std.over { // a goroutine that the function has left behind
+		return r, sql.ErrTxDone
+	}
 	defer t.attempt.idle.touch()
 	if err := t.endError(); err != nil {
 		return r, err

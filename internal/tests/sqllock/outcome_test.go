@@ -423,7 +423,7 @@ func (s *silent) Exec(ctx context.Context, query string, args ...any) (rows int6
 
 // commits reports whether query, a statement of sqllock, commits the transaction. On MySQL, the
 // statement first proves that the transaction is still open.
-func commits(query string) bool { return strings.Contains(query, "COMMIT;") }
+func commits(query string) bool { return query == "COMMIT" || strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {
 	return s.QueryRowContext(ctx, query, args...).Scan(dest...)
