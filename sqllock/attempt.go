@@ -124,14 +124,12 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
 	}
 	if err := a.work(bound); err != nil {
-		open = !a.tidy(bound, err)
 		return a.handleError(err)
 	}
 	if err := a.leave(bound, detach, margin); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
 			return a.inquire(bound, err)
 		}
-		open = !a.tidy(bound, err)
 		again, failure := a.handleError(err)
 		return again, a.explain(bound, failure)
 	}
@@ -166,37 +164,15 @@ func (a *attempt) checkTime(margin time.Duration) error {
 // transaction for idleness, the transaction is not retried: fn would be idle again, and may have
 // called other services.
 func (a *attempt) handleError(err error) (again bool, _ error) {
-	if a.leftOpen(err) {
-		return false, errLeftOpen(err)
+	if s, ok := a.tx.(*standard); ok {
+		if open := s.leftOpen(err); open != nil {
+			return false, open
+		}
 	}
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
 	}
 	return a.dialect.isTemporary(err), err
-}
-
-// tidy rolls back if err says that the connection is lost, and reports whether it did. Drivers say
-// the same about a connection that Rows still use, and the ROLLBACK finds out which of both is true:
-// see leftOpen.
-func (a *attempt) tidy(ctx context.Context, err error) bool {
-	if !isConnectionLost(err) {
-		return false
-	}
-	a.rollback(ctx)
-	return true
-}
-
-// leftOpen reports whether err, which says that the connection is lost, only means that the function
-// has left Rows open: database/sql closes them for the ROLLBACK, and the server has executed it. The
-// function would leave them open in every attempt.
-func (a *attempt) leftOpen(err error) bool {
-	s, ok := a.tx.(*standard)
-	return ok && isConnectionLost(err) && s.answered
-}
-
-func errLeftOpen(err error) error {
-	return fmt.Errorf("sqllock: the function has sent a statement, or has returned, while its Rows or Row still use the connection; "+
-		"read the Rows to their end or close them, and scan the Row; nothing was committed (%v)", err)
 }
 
 // bind returns a context that ends with ctx or with any of the leases, and a function that frees

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
@@ -99,8 +100,7 @@ type standard struct {
 	rows    *sql.Rows // the rows of the last statement, which the function may still read; may be nil
 	openRow bool      // the function may not have scanned its last Row yet
 	opaque  bool      // the function may use the transaction without this package noticing it
-
-	answered bool // the server has executed a ROLLBACK, so the connection lives
+	hidden  bool      // a statement failed because Rows or a Row were open
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
@@ -142,9 +142,7 @@ func (s *standard) Commit(context.Context) error {
 
 func (s *standard) Rollback(context.Context) error {
 	defer s.restoreAndRelease("ROLLBACK", s.restore)
-	err := s.Tx.Rollback()
-	s.answered = s.answered || err == nil
-	if !errors.Is(err, sql.ErrTxDone) {
+	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
@@ -190,6 +188,61 @@ func (s *standard) markOpaque() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opaque = true
+}
+
+// rowsOpen reports whether the function has left Rows or a Row open, or a statement still runs. The
+// truth is known to database/sql only: each of them holds the read lock closemu of the *sql.Tx, also
+// those of a Stmt and of the *sql.Tx itself. If database/sql has changed, the result is false, and
+// open Rows look like a lost connection.
+func (s *standard) rowsOpen() bool {
+	f := reflect.ValueOf(s.Tx).Elem().FieldByName("closemu")
+	if !f.IsValid() {
+		return false
+	}
+	mu, ok := reflect.TypeAssert[*sync.RWMutex](reflect.NewAt(f.Type(), f.Addr().UnsafePointer()))
+	if !ok {
+		return false
+	}
+	if !mu.TryLock() {
+		return true
+	}
+	mu.Unlock()
+	return false
+}
+
+// explain records why a statement has failed. Drivers say that the connection is lost if Rows use
+// it, and MySQL's driver then closes it.
+func (s *standard) explain(err error) {
+	if isConnectionLost(err) && s.rowsOpen() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.hidden = true
+	}
+}
+
+// leftOpen returns an error if err, which says that the connection is lost, only means that Rows or a
+// Row use the connection.
+func (s *standard) leftOpen(err error) error {
+	if !isConnectionLost(err) {
+		return nil
+	}
+	s.explain(err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.hidden {
+		return nil
+	}
+	return fmt.Errorf("%w (%v)", errLeftOpen, err) //nolint:errorlint // no caller shall take it for a lost connection
+}
+
+var errLeftOpen = errors.New("sqllock: the function has sent a statement, or has returned, while its Rows, its Row or a statement use the connection; " +
+	"read the Rows to their end or close them, scan the Row, and wait for goroutines; nothing was committed")
+
+// isOpaque reports whether the function may use the transaction without this package noticing it.
+func (s *standard) isOpaque() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opaque
 }
 
 // inUse reports whether the function uses the transaction, or may be using it.

@@ -36,8 +36,6 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 		return false, nil
 	case errors.Is(err, ErrEnded):
 		return false, err
-	case a.leftOpen(err):
-		return false, errLeftOpen(err)
 	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
 		return a.handleError(err)
 	}
@@ -102,19 +100,16 @@ func (a *attempt) finish(ctx context.Context) error {
 }
 
 // finishMySQL proves, commits and restores the session's settings. A block does all of this in one
-// round trip, but database/sql does not know then that the transaction is over. So the Tx ends
-// before the block is sent: MySQL would execute a statement after it, without a claim. If the
-// function may use the transaction without its Tx, or the server knows no blocks, database/sql
-// commits, which ends its transaction first.
+// round trip, but database/sql does not know then that the transaction is over, and MySQL would
+// execute a later statement without a claim. The Tx has ended already: see leave. If the function
+// may use the transaction without its Tx, or the server knows no blocks, database/sql commits, which
+// ends its transaction first.
 func (a *attempt) finishMySQL(ctx context.Context) error {
-	if s, ok := a.tx.(*standard); ok {
-		s.end()
-		if s.conn != nil && (s.opaque || a.noBlocks.Load()) {
-			if err := a.prove(ctx); err != nil {
-				return err
-			}
-			return a.tx.Commit(ctx)
+	if s, ok := a.tx.(*standard); ok && s.conn != nil && (s.isOpaque() || a.noBlocks.Load()) {
+		if err := a.prove(ctx); err != nil {
+			return err
 		}
+		return a.tx.Commit(ctx)
 	}
 	err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
 	if err != nil {

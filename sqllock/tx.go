@@ -153,6 +153,7 @@ func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 		return r, err
 	}
 	r, err = statement()
+	t.std.explain(err)
 	return r, t.watch(err)
 }
 
