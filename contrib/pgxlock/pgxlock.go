@@ -45,10 +45,11 @@ func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx
 	}
 	return sqllock.Adapt(h, func(fn func(ctx context.Context, tx pgx.Tx) error) func(context.Context, *transaction) error {
 		return func(ctx context.Context, t *transaction) error {
-			if err := fn(ctx, outermost{&tracked{t.tx, &t.use}}); err != nil {
-				return err
+			err := fn(ctx, outermost{&tracked{t.tx, &t.use}})
+			if left := t.use.end(); err == nil {
+				err = left
 			}
-			return t.use.checkIdle()
+			return err
 		}
 	}), nil
 }

@@ -399,3 +399,46 @@ func TestEveryWayToSendAQueryWorks(t *testing.T) {
 		})
 	}
 }
+
+// The connection goes back to its pool, and the next transaction uses it. A goroutine that the
+// function has left behind must not write there.
+func TestNoStatementRunsAfterItsTransaction(t *testing.T) {
+	pool := bank(t, nil)
+	var kept pgx.Tx
+	err := handle(t, lockertest.NewLocker(t, lockertest.NewMemory()), pool).Do(t.Context(), locker.Rule{Key: "account:1"},
+		func(_ context.Context, tx pgx.Tx) error {
+			kept = tx
+			return nil
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const write = "UPDATE accounts SET balance = 0"
+	for name, use := range map[string]func(ctx context.Context) error{
+		"Exec":     func(ctx context.Context) error { _, err := kept.Exec(ctx, write); return err },
+		"Prepare":  func(ctx context.Context) error { _, err := kept.Prepare(ctx, "late", write); return err },
+		"QueryRow": func(ctx context.Context) error { return kept.QueryRow(ctx, write+" RETURNING id").Scan(new(int)) },
+		"Query": func(ctx context.Context) error {
+			rows, _ := kept.Query(ctx, write+" RETURNING id") // CollectRows returns the error
+			_, err := pgx.CollectRows(rows, pgx.RowTo[int])
+			return err
+		},
+		"SendBatch": func(ctx context.Context) error {
+			var b pgx.Batch
+			b.Queue(write)
+			return kept.SendBatch(ctx, &b).Close()
+		},
+		"Begin": func(ctx context.Context) error { _, err := kept.Begin(ctx); return err },
+		"CopyFrom": func(ctx context.Context) error {
+			_, err := kept.CopyFrom(ctx, pgx.Identifier{"accounts"}, []string{"id", "balance"}, pgx.CopyFromRows([][]any{{9, 9}}))
+			return err
+		},
+	} {
+		if err := use(t.Context()); !errors.Is(err, pgx.ErrTxClosed) {
+			t.Errorf("%s after the transaction: %v", name, err)
+		}
+	}
+	if got := balance(t, pool, 1); got != 100 {
+		t.Errorf("the account has %d", got)
+	}
+}

@@ -13,6 +13,7 @@ import (
 type usage struct {
 	mu     sync.Mutex
 	busy   int
+	over   bool // the function has returned, so its Tx takes no more statements
 	opaque bool // the function has the connection itself, so its use is unknown
 }
 
@@ -21,11 +22,13 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// checkIdle returns an error if the function has left the connection in use. Then no COMMIT can be
-// sent on the connection.
-func (u *usage) checkIdle() error {
+// end ends the use of the transaction by the function, and by goroutines that the function has left
+// behind. The connection may belong to another transaction soon. end returns an error if the
+// function has left the connection in use. Then no COMMIT can be sent on the connection.
+func (u *usage) end() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.over = true
 	if u.busy > 0 {
 		return errLeftOpen
 	}
@@ -44,16 +47,29 @@ func (u *usage) whileIdle(f func() error) error {
 }
 
 // enter begins a use of the connection. The returned function ends the use, and may be called
-// twice.
-func (u *usage) enter() (leave func()) {
+// twice. After end, enter returns pgx.ErrTxClosed.
+func (u *usage) enter() (leave func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.over {
+		return nil, pgx.ErrTxClosed
+	}
 	u.busy++
 	return sync.OnceFunc(func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.busy--
-	})
+	}), nil
+}
+
+// during runs a use of the connection that ends with f.
+func during[R any](u *usage, f func() (R, error)) (r R, err error) {
+	leave, err := u.enter()
+	if err != nil {
+		return r, err
+	}
+	defer leave()
+	return f()
 }
 
 // markOpaque records that the function may use the connection in a way that cannot be recorded.
@@ -71,8 +87,7 @@ type tracked struct {
 
 // Begin begins a savepoint.
 func (t *tracked) Begin(ctx context.Context) (pgx.Tx, error) {
-	defer t.use.enter()()
-	inner, err := t.Tx.Begin(ctx)
+	inner, err := during(t.use, func() (pgx.Tx, error) { return t.Tx.Begin(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -80,32 +95,32 @@ func (t *tracked) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 func (t *tracked) Commit(ctx context.Context) error {
-	defer t.use.enter()()
-	return t.Tx.Commit(ctx)
+	_, err := during(t.use, func() (none struct{}, err error) { return none, t.Tx.Commit(ctx) })
+	return err
 }
 
 func (t *tracked) Rollback(ctx context.Context) error {
-	defer t.use.enter()()
-	return t.Tx.Rollback(ctx)
+	_, err := during(t.use, func() (none struct{}, err error) { return none, t.Tx.Rollback(ctx) })
+	return err
 }
 
 func (t *tracked) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
-	defer t.use.enter()()
-	return t.Tx.CopyFrom(ctx, table, columns, from)
+	return during(t.use, func() (int64, error) { return t.Tx.CopyFrom(ctx, table, columns, from) })
 }
 
 func (t *tracked) Prepare(ctx context.Context, name, query string) (*pgconn.StatementDescription, error) {
-	defer t.use.enter()()
-	return t.Tx.Prepare(ctx, name, query)
+	return during(t.use, func() (*pgconn.StatementDescription, error) { return t.Tx.Prepare(ctx, name, query) })
 }
 
 func (t *tracked) Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error) {
-	defer t.use.enter()()
-	return t.Tx.Exec(ctx, query, args...)
+	return during(t.use, func() (pgconn.CommandTag, error) { return t.Tx.Exec(ctx, query, args...) })
 }
 
 func (t *tracked) Query(ctx context.Context, query string, args ...any) (pgx.Rows, error) {
-	leave := t.use.enter()
+	leave, err := t.use.enter()
+	if err != nil {
+		return closed{}, err
+	}
 	r, err := t.Tx.Query(ctx, query, args...)
 	if err != nil {
 		leave()
@@ -115,12 +130,18 @@ func (t *tracked) Query(ctx context.Context, query string, args ...any) (pgx.Row
 }
 
 func (t *tracked) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	leave := t.use.enter() // called before the query, so that no ping is sent at the same time
+	leave, err := t.use.enter() // called before the query, so that no ping is sent at the same time
+	if err != nil {
+		return closed{}
+	}
 	return &row{t.Tx.QueryRow(ctx, query, args...), leave}
 }
 
 func (t *tracked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	leave := t.use.enter()
+	leave, err := t.use.enter()
+	if err != nil {
+		return closedBatch{}
+	}
 	return &results{t.Tx.SendBatch(ctx, b), leave}
 }
 
@@ -182,3 +203,25 @@ func (r *results) Close() error {
 	defer r.leave()
 	return r.BatchResults.Close()
 }
+
+// closed is the Rows, or the Row, of a query that was sent after the transaction.
+type closed struct{ pgx.Rows }
+
+func (closed) Close()                                       {}
+func (closed) Err() error                                   { return pgx.ErrTxClosed }
+func (closed) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (closed) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (closed) Next() bool                                   { return false }
+func (closed) Scan(...any) error                            { return pgx.ErrTxClosed }
+func (closed) Values() ([]any, error)                       { return nil, pgx.ErrTxClosed }
+func (closed) RawValues() [][]byte                          { return nil }
+func (closed) Conn() *pgx.Conn                              { return nil }
+
+// closedBatch is the BatchResults of a batch that was sent after the transaction.
+type closedBatch struct{}
+
+func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, pgx.ErrTxClosed }
+func (closedBatch) Query() (pgx.Rows, error)         { return closed{}, pgx.ErrTxClosed }
+func (closedBatch) QueryRow() pgx.Row                { return closed{} }
+func (closedBatch) Close() error                     { return pgx.ErrTxClosed }
+func (closedBatch) Tx() pgx.Tx                       { return nil }

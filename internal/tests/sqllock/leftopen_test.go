@@ -82,8 +82,10 @@ func TestNoStatementIsCommittedAfterItsTransaction(t *testing.T) {
 	// transaction of Do, and on after it.
 	names := map[sqllock.Dialect]string{postgres: "txid_current()", maria: "@@autocommit"}
 	for way, use := range map[string]func(*sqllock.Tx) func(context.Context, string, ...any) (sql.Result, error){
-		"by the Tx":      func(tx *sqllock.Tx) func(context.Context, string, ...any) (sql.Result, error) { return tx.ExecContext },
-		"by the *sql.Tx": func(tx *sqllock.Tx) func(context.Context, string, ...any) (sql.Result, error) { return tx.SQL().ExecContext },
+		"by the Tx": func(tx *sqllock.Tx) func(context.Context, string, ...any) (sql.Result, error) { return tx.ExecContext },
+		"by the *sql.Tx": func(tx *sqllock.Tx) func(context.Context, string, ...any) (sql.Result, error) {
+			return tx.SQL().ExecContext
+		},
 	} {
 		t.Run(way, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
