@@ -82,5 +82,5 @@
 // asynq-tick:SCHEDULER:ENTRY:SECOND. The names of these locks in traces are asynq-scheduler and
 // asynq-tick. asynq-wake is the name of a wait for the key of a task that was put off. With Drop or
 // Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis, this package keeps
-// asynqlock:line:{KEY} and asynqlock:call:{KEY}, see [WithWaking].
+// asynqlock:line:{KEY}, asynqlock:call:{KEY} and asynqlock:lines, see [WithWaking].
 package asynqlock

@@ -17,7 +17,7 @@ for i = 1, n do
 end
 local given = {}
 if most > 0 then
-  given = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now), 'LIMIT', 0, most)
+  given = redis.call('ZRANGE', KEYS[1], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, most)
 end
 for _, line in ipairs(given) do
   redis.call('ZADD', KEYS[1], till, line)

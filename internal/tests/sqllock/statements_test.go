@@ -30,7 +30,7 @@ func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T
 	for i, keys := range [][]locker.Rule{{{Key: "a"}}, {{Key: "a"}, {Key: "b"}, {Key: "c"}}} {
 		want := int64(4)
 		if !mariaDB {
-			want = int64(10 + 2*len(keys) + 1 - i)
+			want = int64(9 + 2*len(keys) + 1 - i)
 		}
 		before := db.questions(t)
 		if err := h.DoAll(t.Context(), keys, nothing); err != nil {
