@@ -174,6 +174,8 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 		w.callFront(context.WithoutCancel(w.ctx), lock.Key)
 	case err == nil:
 		w.call(lock.Key)
+	case errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
+		w.rest(lock) // a process with another Locker has recorded this line
 	default:
 		w.unfit()
 	}
@@ -294,12 +296,17 @@ func (s *stuck) has(queue string) bool {
 func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	info, err := w.inspector.GetTaskInfo(queue, id)
 	switch {
-	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
+	case isGone(err):
 		return 0, nil
 	case err != nil:
 		return 0, err
 	}
 	return info.State, nil
+}
+
+// isGone reports whether err, an error of the Inspector, says that the task does not exist.
+func isGone(err error) bool {
+	return errors.Is(err, asynq.ErrTaskNotFound) || errors.Is(err, asynq.ErrQueueNotFound)
 }
 
 // awaitEnd waits until the goroutines have ended. w.ctx has ended before, so no goroutines start.

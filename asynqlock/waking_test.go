@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -333,5 +334,46 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	})
 	if got := work.payloads(); len(got) != 1 {
 		t.Errorf("%v ran after the first task had failed, want one task: it does the work that Once remembers", got)
+	}
+}
+
+// An operator sees who waits for a key, and the text of each task that waits behind others names the
+// first of them. Entries of tasks that are gone can be removed.
+func TestALineCanBeSeenAndRepaired(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	work := &record{}
+	g := q.wakingGuard(asynqlock.Snooze(time.Hour))
+	q.workers(g, 2, work)
+	var ids []string
+	for n := range 3 {
+		id := q.enqueue("job", numbered(n)).ID
+		await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })
+		ids = append(ids, id)
+	}
+	info, err := q.inspector.GetTaskInfo(q.name, ids[2])
+	must(t, err)
+	if !strings.Contains(info.LastErr, "the first is "+ids[0]+" in the queue "+q.name) {
+		t.Errorf("the text of the last task is %q", info.LastErr)
+	}
+	must(t, q.inspector.DeleteTask(q.name, ids[1]))
+	tasks, err := g.Line(t.Context(), busyKey)
+	must(t, err)
+	for i, want := range []asynq.TaskState{asynq.TaskStateRetry, 0, asynq.TaskStateRetry} {
+		if len(tasks) != 3 || tasks[i].ID != ids[i] || tasks[i].State != want || tasks[i].Queue != q.name || tasks[i].Arrived.IsZero() {
+			t.Fatalf("the line is %+v, want %v", tasks, ids)
+		}
+	}
+	removed, err := g.RepairLine(t.Context(), busyKey)
+	must(t, err)
+	if left, err := g.Line(t.Context(), busyKey); removed != 1 || err != nil || len(left) != 2 {
+		t.Errorf("removed %d, left %+v, %v", removed, left, err)
+	}
+	must(t, lease.Release(t.Context()))
+	await(t, "both have run", func() bool { return len(work.payloads()) == 2 })
+	if _, err := guard(t, q.locker()).Line(t.Context(), busyKey); !errors.Is(err, locker.ErrUnsupported) {
+		t.Errorf("without WithWaking: %v", err)
 	}
 }
