@@ -40,7 +40,7 @@ func ExampleRun() {
 }
 
 func ExampleRule() {
-	// At most one successful run a day, on the machine that starts first; a failed run may be repeated.
+	// One successful run a day, on the machine that starts first; a failed run may be repeated.
 	_ = locker.Rule{Key: "report:2026-11-21", Wait: locker.NoWait, OnceFor: 24 * time.Hour}
 	// A cron job on machines whose clocks differ by a second or two: the key stays taken for 5 s
 	// even if the job is quick.

@@ -26,7 +26,7 @@ func main() {
 		}
 		nodes = append(nodes, redis.NewClient(options))
 	}
-	// All servers must answer. The error names each server that does not vote, why, and for how long.
+	// All servers must answer. The error names each server that does not vote, and why.
 	if err := locker.EnrollRedlock(ctx, nodes); err != nil {
 		log.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Command setnx plays the steps by which locks on Redis usually grow, from GET and SET to a quorum.
-// It shows how each of them fails, and then how latchkit answers. It starts a Redis in this process.
+// Command setnx plays the steps by which locks on Redis usually grow, from GET and SET to a token.
+// It shows how each step fails, and how latchkit answers. It starts a Redis in this process.
 //
 //	go run ./examples/setnx
 package main

@@ -84,8 +84,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// docs/observability.md has a row for each rule of alerts.yml, with the same expression, and no other
-// row.
+// docs/observability.md has a row for each rule of alerts.yml, with the same expression, and no
+// other row.
 func TestTheTableOfAlertsIsTheFileOfAlerts(t *testing.T) {
 	t.Parallel()
 	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
