@@ -16,9 +16,8 @@ import (
 // and in the comments of the exported names of package locker. A sentence of a document may link to
 // its test instead. words is a part of the sentence, with one space between the words.
 var promises = []struct{ words, tests string }{
-	{"each release wakes exactly the next waiter, and every wait is a span", "TestWaitersAreServedInOrder TestSpansNestAsTheWorkDoes"},
-	{"and never tokens", "TestNoKeyNoTokenAndNoErrorTextIsExported"},
-	{"Every grant has a *fence*", "TestFencesGrowAlsoWhenTheServerForgets"},
+	{"and every wait is a span in your traces", "TestSpansNestAsTheWorkDoes"},
+	{"So every grant has a *fence*", "TestFencesGrowAlsoWhenTheServerForgets"},
 	{"the process asks the server at once", "TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes"},
 	{"all leases are renewed at once, and a lease that is never renewed", "TestAClockThatIsSetForwardCostsNoLease TestALeaseThatIsNotRenewedEndsByTheWallClock"},
 	{"A lease that is never renewed ends earlier", "TestALeaseThatIsNotRenewedEndsByTheWallClock"},
@@ -61,7 +60,9 @@ var promises = []struct{ words, tests string }{
 // noPromises lists sentences with a strong word that promise nothing about latchkit.
 var noPromises = []string{
 	"every router that takes a", // a type
-	"redislock polls every 100", // a setting of the benchmark
+	"polling every 100 ms", // a setting of the benchmark
+	"Pollers that ask every millisecond",
+	"[Every fault]", // a link to all of them
 	"All at once",               // the name of a column
 	"all at once",
 	"forward, at once", // how a clock is set
