@@ -103,6 +103,11 @@ func rpcCorpus() (all [][]byte) {
 			all = append(all, []byte{byte(s), 1, byte(i), 0}, []byte{byte(s), 2, byte(i), 0, byte((i + 1) % len(fields)), 0}, []byte{byte(s), 2, byte(i), 0, byte((i + 9) % len(fields)), 0})
 		}
 	}
+	for i := 9; i < 15; i++ { // each pair of values of the binary header
+		for j := 9; j < 15; j++ {
+			all = append(all, []byte{1, 2, byte(i), 0, byte(j), 0})
+		}
+	}
 	return all
 }
 
