@@ -114,7 +114,7 @@ func TestTheACLLineWorksWhenPasted(t *testing.T) {
 	if out, err := cli.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "OK" {
 		t.Fatalf("redis-cli: %v: %s", err, out)
 	}
-	client := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" })
+	client := server.Client(t, func(o *redis.Options) { o.Username, o.Password, o.DisableIdentity = "locks", "secret", true })
 	l := newSingle(t, client)
 	release(t, acquire(t, l, locker.Rule{Key: "order:1"}))
 	if _, err := l.Acquire(t.Context(), locker.Rule{Key: "other:1"}); err == nil {
