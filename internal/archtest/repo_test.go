@@ -24,6 +24,7 @@ func TestRules(t *testing.T) {
 	for name, check := range map[string]func(testing.TB, fs.FS) []string{
 		"imports":  checkImports,
 		"readme":   checkReadme,
+		"chinese":  checkChinese,
 		"links":    checkLinks,
 		"lua":      checkLua,
 		"names":    checkNames,
