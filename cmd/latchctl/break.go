@@ -26,7 +26,7 @@ func newBreak(to *servers) *cobra.Command {
 		Long: `break takes the lease away from the holder with that fence, and the next waiter gets
 the key at once. It asks before it does so, unless --yes is given.
 
-The holder learns of it at its next renewal, within a third of its TTL, and its
+The holder learns of it at its next renewal, within 37 % of its TTL, and its
 context ends with the reason (locker.ErrRevoked). Until then it may go on working,
 beside the next holder: only data that checks the fence refuses it. So break a lock
 when its holder is gone, or does harm, and not because it is slow.
