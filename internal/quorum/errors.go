@@ -63,6 +63,7 @@ var (
 	errUnknown      = errors.New("it is not known yet whether the node may vote")
 	errMayForget    = errors.New("the node may have forgotten leases")
 	errBehindSet    = errors.New("the node does not know the latest change of its set yet")
+	errSeatOpen     = errors.New("it is not known which seat of the set is the node's, because the set has no node of this name and other nodes do not answer; start or replace the nodes that do not answer, or give all processes the same names of the nodes")
 	errReplaced     = errors.New("another server has taken the node's seat in the set; call ReplaceNode to bring the node back")
 	errClockStepped = errors.New("the node's clock has jumped, so the node may have dropped leases too early; it votes again when all leases have ended; let the time service slew the clock instead of stepping it")
 	errForms        = errors.New("fewer than half of the nodes are known to remember their leases; all nodes must answer to form a new set; start the nodes that do not answer")

@@ -30,6 +30,13 @@ type marker struct {
 // address that this server had when it took the place.
 type seat struct{ generation, label string }
 
+// guessSuffix ends the generation of a server that got its seat by a guess, so that another server
+// which has proven this seat takes the seat back.
+const guessSuffix = "?"
+
+// isGuess reports whether the server with the given generation got its seat by a guess.
+func isGuess(generation string) bool { return strings.HasSuffix(generation, guessSuffix) }
+
 const (
 	stateVotes = "v" // a member of its set
 	stateJoins = "j" // takes a seat, and waits until all leases of the seat's former server are over
@@ -89,6 +96,9 @@ func mergeSeats(a, b []seat) []seat {
 	}
 	return joined
 }
+
+// isIndex reports whether label is the index of a node whose client does not show an address.
+func isIndex(label string) bool { return strings.HasPrefix(label, "#") }
 
 // labelOf returns the address addr with '_' in the place of the characters that a marker cannot
 // hold.

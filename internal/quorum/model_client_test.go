@@ -16,11 +16,16 @@ type simClient struct {
 	replace    bool
 	cut        int // the node that the client does not reach; -1: it reaches all nodes
 	reachesAlt bool
+	order      []int           // the node of the model behind each node of this client's list
+	mistaken   map[int]*server // a wrong server in this client's list, by node of the model
 }
 
 // reach returns the server that the client's call to node i reaches, or nil.
 func (c *simClient) reach(i int) *server {
+	i = c.order[i]
 	switch {
+	case c.mistaken[i] != nil:
+		return c.mistaken[i]
 	case c.cut == i:
 		return nil
 	case c.w.swap == i && c.reachesAlt:
@@ -112,6 +117,7 @@ func (c *simClient) tend(round int) {
 				c.texts[i] = s.text
 			}
 		}
+		p.steps = slices.DeleteFunc(p.steps, func(st step) bool { return c.forbids(&views[st.node], st) })
 		if len(p.steps) == 0 {
 			c.tending = false
 			return
@@ -125,6 +131,22 @@ func (c *simClient) tend(round int) {
 			})
 		}
 	})
+}
+
+// forbids reports whether a client does not make the step st at the server of v because a rule is
+// switched off.
+func (c *simClient) forbids(v *view, st step) bool {
+	m, _ := parseMarker(st.text)
+	switch {
+	case st.text == "" || m.state != stateJoins:
+		return false
+	case !v.marked && !c.w.freeSeat: // without this rule, only the name gives a seat
+		return !slices.ContainsFunc(c.w.nodes, func(o *server) bool {
+			known, ok := parseMarker(o.text)
+			return ok && m.seat < len(known.seats) && known.seats[m.seat].label == c.labels[st.node]
+		})
+	}
+	return v.intact() && v.generation() != m.seats[m.seat].generation && !c.w.takeBack
 }
 
 // applyRules changes the views of a look: for each rule that is switched off, they become what a

@@ -20,6 +20,8 @@ var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
 	"a longer lease":                         (*model).lengthen,
 	"clocks wander":                          (*model).wander,
 	"a majority restarts":                    (*model).restartMajority,
+	"a rolling restart":                      (*model).restartInTurn,
+	"a wrong list":                           (*model).mistake,
 }
 
 // modelLimit is the time after which the nodes must be a set again.
@@ -107,17 +109,16 @@ func (w *model) replaceServer(i int) time.Duration {
 	w.nodes[i] = w.server()
 	for k, c := range w.clients {
 		c.reachesAlt = k > 1
-		if k <= 1 {
-			c.labels = slices.Clone(c.labels)
-			c.labels[i] = fmt.Sprint("addr", i, "-", w.ids)
-			c.texts[i], c.replace = "", k == 0
+		if at := slices.Index(c.order, i); k <= 1 {
+			c.labels[at] = fmt.Sprint(c.labels[at], "-", w.ids)
+			c.texts[at], c.replace = "", k == 0
 		}
 	}
-	label := w.clients[0].labels[i]
+	label := w.clients[0].labels[slices.Index(w.clients[0].order, i)]
 	w.schedule(3*time.Second, func() {
 		w.swap = -1
 		for _, c := range w.clients {
-			c.labels[i], c.replace = label, false
+			c.labels[slices.Index(c.order, i)], c.replace = label, false
 		}
 	})
 	return modelLimit
@@ -149,6 +150,37 @@ func (w *model) restartMajority(i int) time.Duration {
 	return modelLimit
 }
 
+// restartInTurn restarts the next node, empty or with its data. Before the first node, all processes
+// get other names of the nodes.
+func (w *model) restartInTurn(int) time.Duration {
+	s := w.nodes[w.turn%w.n]
+	for _, c := range w.clients {
+		for k, label := range c.labels {
+			if w.turn%w.n == 0 && !isIndex(label) {
+				c.labels[k] = fmt.Sprint("new-", label)
+			}
+		}
+	}
+	if w.rng.IntN(3) == 0 {
+		w.restart(w.turn%w.n, s.backup)
+	} else {
+		w.restart(w.turn%w.n, nil)
+	}
+	w.turn++
+	return modelLimit
+}
+
+// mistake puts a new server in the place of a node into one client's list, for a while.
+func (w *model) mistake(i int) time.Duration {
+	c := w.clients[w.rng.IntN(len(w.clients))]
+	k := slices.Index(c.order, i)
+	name := c.labels[k]
+	c.mistaken, c.labels[k], c.texts[k] = map[int]*server{i: w.server()}, fmt.Sprint(name, "-", w.ids), ""
+	w.swap = -2 // no other fault strikes meanwhile
+	w.schedule(w.upTo(4*time.Second), func() { c.mistaken, c.labels[k], c.texts[k], w.swap = nil, name, "", -1 })
+	return 12 * time.Second
+}
+
 // wander moves one clock back and forth within the allowed skew.
 func (w *model) wander(i int) time.Duration {
 	at := w.nodes[i].offset
@@ -169,7 +201,7 @@ func (w *model) awaitHealed(deadline time.Duration) {
 		for i, s := range w.nodes {
 			m, ok := parseMarker(s.text)
 			texts[eraOf(s.text)] = true
-			if !ok || m.id != s.id || m.state != stateVotes || w.swap == i {
+			if !ok || m.id != s.id || m.state != stateVotes || w.swap == i || w.swap == -2 {
 				texts[era{set: "out"}] = true
 			}
 		}
@@ -177,7 +209,7 @@ func (w *model) awaitHealed(deadline time.Duration) {
 		case len(texts) == 1:
 			w.calm = true
 			w.schedule(w.upTo(time.Second), w.harm)
-		case w.now > deadline && w.rules == allRules:
+		case w.now > deadline && (w.rules == allRules || !w.freeSeat || !w.takeBack):
 			w.broken = fmt.Sprintf("%v after the fault the nodes are not a set: %v", w.now, texts)
 		default:
 			w.awaitHealed(deadline)

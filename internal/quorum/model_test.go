@@ -16,10 +16,10 @@ var seeds = flag.Int("seeds", 0, "how many runs of the membership model; 0: a fe
 
 // rules are the rules that can be switched off.
 type rules struct {
-	voteIdentity, voteText, renewText, grouped, wait, manyClocks, raised, longest, skew bool
+	voteIdentity, voteText, renewText, grouped, wait, manyClocks, raised, longest, skew, freeSeat, takeBack bool
 }
 
-var allRules = rules{true, true, true, true, true, true, true, true, true}
+var allRules = rules{true, true, true, true, true, true, true, true, true, true, true}
 
 const (
 	modelSkew    = 100 * time.Millisecond
@@ -52,15 +52,17 @@ func TestEachRuleOfTheMembershipIsNeeded(t *testing.T) {
 		off   func(*rules)
 		first int // a seed with which the failure is found soon
 	}{
-		"a vote compares the server's identity":                {"restart with data", func(r *rules) { r.voteIdentity = false }, 56},
-		"a vote compares the text of the marker":               {"an address moves", func(r *rules) { r.voteText = false }, 0},
-		"a renewal compares the text of the marker":            {"promotion", func(r *rules) { r.renewText = false }, 1545},
-		"votes count together under the same generations only": {"replacement", func(r *rules) { r.grouped = false }, 0},
-		"a server that forgot waits":                           {"flush", func(r *rules) { r.wait = false }, 0},
-		"one clock ends no wait":                               {"a wrong clock at the server that joins", func(r *rules) { r.manyClocks = false }, 0},
-		"the wait begins when the others know":                 {"replacement", func(r *rules) { r.raised = false }, 586},
-		"the wait is as long as the longest lease of all":      {"a longer lease", func(r *rules) { r.longest = false }, 0},
-		"servers keep a lease for twice the skew longer":       {"clocks wander", func(r *rules) { r.skew = false }, 0},
+		"a vote compares the server's identity":                        {"restart with data", func(r *rules) { r.voteIdentity = false }, 56},
+		"a vote compares the text of the marker":                       {"an address moves", func(r *rules) { r.voteText = false }, 0},
+		"a renewal compares the text of the marker":                    {"promotion", func(r *rules) { r.renewText = false }, 1545},
+		"votes count together under the same generations only":         {"replacement", func(r *rules) { r.grouped = false }, 0},
+		"a server that forgot waits":                                   {"flush", func(r *rules) { r.wait = false }, 0},
+		"one clock ends no wait":                                       {"a wrong clock at the server that joins", func(r *rules) { r.manyClocks = false }, 0},
+		"the wait begins when the others know":                         {"replacement", func(r *rules) { r.raised = false }, 586},
+		"the wait is as long as the longest lease of all":              {"a longer lease", func(r *rules) { r.longest = false }, 0},
+		"a server without a marker gets a seat that no other node has": {"a rolling restart", func(r *rules) { r.freeSeat = false }, 0},
+		"a server that has proven its seat takes it back":              {"a wrong list", func(r *rules) { r.takeBack = false }, 0},
+		"servers keep a lease for twice the skew longer":               {"clocks wander", func(r *rules) { r.skew = false }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -47,6 +47,7 @@ type model struct {
 	grants  int
 	broken  string
 	calm    bool // true while no fault is under way
+	turn    int  // the node that a rolling restart has reached
 }
 
 // grant is a lease as its holder sees it.
@@ -66,12 +67,32 @@ func newModel(seed uint64, fault string, enabled rules) *model {
 	}
 	for i := range 4 {
 		c := &simClient{w: w, i: i, texts: make([]string, w.n), longest: 400 * time.Millisecond, cut: -1}
-		for k := range w.n {
-			c.labels = append(c.labels, fmt.Sprint("addr", k))
-		}
+		c.nameNodes(int(seed))
 		w.clients = append(w.clients, c)
 	}
 	return w
+}
+
+// nameNodes makes the client's list of nodes. In most runs the clients have different names for the
+// nodes, show no address, or have the nodes in another order.
+func (c *simClient) nameNodes(seed int) {
+	c.order = make([]int, c.w.n)
+	for k := range c.order {
+		c.order[k] = k
+		if seed%5 == 3 || seed%5 == 4 {
+			c.order[k] = (k + c.i) % c.w.n
+		}
+		switch at := c.order[k]; {
+		case seed%5 < 2:
+			c.labels = append(c.labels, fmt.Sprint("addr", at))
+		case seed%5 == 4:
+			c.labels = append(c.labels, fmt.Sprint("#", k))
+		case c.i == 3: // one name is different
+			c.labels = append(c.labels, fmt.Sprint([]string{"addr", "cname"}[min(at, 1)], at))
+		default:
+			c.labels = append(c.labels, fmt.Sprint([]string{"addr", "host", "ip"}[c.i], at))
+		}
+	}
 }
 
 func (w *model) server() *server {

@@ -50,6 +50,8 @@ type plan struct {
 	steps []step
 	nodes []standing
 	tick  time.Duration // time until the next look is due; 0: none is due
+
+	renamed nodes // nodes that have another address in this client's list than in the set
 }
 
 // standing shows whether a node votes in its set, and if not, why.
@@ -71,7 +73,11 @@ type council struct {
 	seats   []seat
 	longest time.Duration
 	seatOf  []int // the seat of each node; -1 when the node has none
+	guessed nodes // nodes whose seats are guesses
 	current nodes
+
+	sameNames bool // a current node has the same address in this client's list and in the set
+	reordered bool // a node without an address has another index in this client's list than in the set
 }
 
 // decide returns the changes that follow from one look at all nodes. It is a pure function of the

@@ -67,7 +67,9 @@ func (c *council) canForm() bool {
 		}
 		v := &c.views[i]
 		alien := v.intact() && v.marker.state != stateForms && v.marker.set != c.set
-		if alien || c.seatOf[i] < 0 && c.current != 0 {
+		// This list has the names of the set, except for servers that are nowhere in the set.
+		other := c.guessed.has(i) && c.sameNames && !isIndex(c.labels[i])
+		if alien || c.current != 0 && (other || c.seatOf[i] < 0) {
 			c.raiseGenerations()
 			for j := range c.views {
 				c.exclude(j, store.NodeStranger, 0, c.errListDiffers())

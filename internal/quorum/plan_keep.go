@@ -13,7 +13,13 @@ import (
 func (c *council) keepSet() {
 	for i := range c.views {
 		switch {
-		case !c.expel.has(i) || !c.current.has(i):
+		case !c.current.has(i):
+		case c.confirms(i):
+			if c.current.count() > c.need {
+				c.current = c.current.minus(i)
+				c.joinAnew(i, store.NodeJoins, nil)
+			}
+		case !c.expel.has(i):
 		case c.current.count() > c.need:
 			c.current = c.current.minus(i)
 			c.joinAnew(i, store.NodeClock, errClockStepped)
@@ -27,18 +33,26 @@ func (c *council) keepSet() {
 		if c.hasStanding(i) {
 			continue
 		}
+		at := c.seatOf[i]
+		member := v.intact() && v.marker.set == c.set && v.marker.seat == at
 		switch {
-		case v.marked && v.intact() && v.marker.set != c.set && v.marker.state != stateForms, c.seatOf[i] < 0:
+		case v.marked && v.intact() && v.marker.set != c.set && v.marker.state != stateForms:
 			c.exclude(i, store.NodeStranger, 0, c.errListDiffers())
-		case v.intact() && v.marker.set == c.set && v.marker.state == stateVotes && !c.replace:
-			c.exclude(i, store.NodeReplaced, 0, errReplaced)
-		case v.intact() && v.marker.set == c.set && v.marker.seats[c.seatOf[i]].generation == c.seats[c.seatOf[i]].generation &&
-			(v.marker.state == stateJoins || strings.HasPrefix(c.seats[c.seatOf[i]].generation, formedPrefix)):
+		case at < 0:
+			c.exclude(i, store.NodeStranger, 0, errSeatOpen)
+		case member && v.generation() == c.seats[at].generation && !c.confirms(i) && (v.marker.state == stateJoins || strings.HasPrefix(v.generation(), formedPrefix)):
 			c.continueJoin(i)
-		default:
+		case member && !c.replace && !(isGuess(c.seats[at].generation) && !isGuess(v.generation())):
+			c.exclude(i, store.NodeReplaced, 0, errReplaced)
+		default: // a server that has proven its seat also takes it back from a server that has only guessed it
 			c.joinAnew(i, store.NodeJoins, nil)
 		}
 	}
+}
+
+// confirms reports whether the operator wants node i to keep the seat that it has only guessed.
+func (c *council) confirms(i int) bool {
+	return c.replace && isGuess(c.seats[c.seatOf[i]].generation)
 }
 
 // raiseGenerations gives the current nodes the newest generations. It never changes the generation
@@ -62,6 +76,9 @@ func (c *council) joinAnew(i int, state store.NodeState, reason error) {
 	at := c.seatOf[i]
 	seats := slices.Clone(c.seats)
 	seats[at] = seat{c.newGeneration(seats[at].generation), c.labels[i]}
+	if c.guessed.has(i) && !c.replace {
+		seats[at].generation += guessSuffix
+	}
 	c.step(i, c.markerText(i, c.set, stateJoins, at, seats), "")
 	remaining := c.quarantine(c.longest)
 	if reason == nil {

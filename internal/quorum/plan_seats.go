@@ -45,36 +45,91 @@ func (c *council) findSet() {
 
 // findSeats finds the seat of each node. It also finds the current nodes. A current node is intact,
 // belongs to the set, and is the newest server of its seat.
+//
+// A server proves its seat by its marker. Names are no proof, because several names can lead to one
+// server, and one name can lead to several. If a server cannot prove a seat, because it has no
+// marker of the set, or another node of this list is the newer server of that seat, it gets one of
+// the seats that no node of this list has proven. So a server whose name is new returns after a
+// restart. When another server has taken a seat, the seat's former server does not vote any more. So
+// a wrong guess can end the vote of one node, but it never breaks a lock.
 func (c *council) findSeats() {
 	if c.set == "" {
 		return
 	}
-	sameLabels := 0 // number of nodes with the same label in this client's list and in the set
 	for i := range c.views {
 		v := &c.views[i]
 		if v.err != nil || !v.marked || v.marker.set != c.set {
 			continue
 		}
-		c.seatOf[i] = v.marker.seat
-		own := c.seats[v.marker.seat]
-		if own.label == c.labels[i] {
-			sameLabels++
-		}
-		if v.intact() && v.marker.state == stateVotes && v.marker.seats[v.marker.seat].generation == own.generation && !c.hasStanding(i) {
+		at := v.marker.seat
+		if v.intact() && v.marker.state == stateVotes && v.generation() == c.seats[at].generation && !c.hasStanding(i) {
 			c.current = c.current.plus(i)
+		}
+		if j := slices.Index(c.seatOf, at); j >= 0 {
+			if o := &c.views[j]; c.current.has(j) || !c.current.has(i) && o.generation() >= v.generation() {
+				continue
+			}
+			c.seatOf[j] = -1
+		}
+		c.seatOf[i] = at
+	}
+	c.recordNames()
+	c.assignFreeSeats()
+}
+
+// recordNames finds out whether this client's list has other names for the nodes than the set.
+func (c *council) recordNames() {
+	for i, at := range c.seatOf {
+		if at >= 0 && c.labels[i] != c.seats[at].label {
+			c.reordered = c.reordered || isIndex(c.labels[i])
+			if !isIndex(c.labels[i]) && !isIndex(c.seats[at].label) {
+				c.plan.renamed = c.plan.renamed.plus(i)
+			}
+		} else if at >= 0 && !isIndex(c.labels[i]) && c.current.has(i) {
+			c.sameNames = true
+		}
+	}
+}
+
+// assignFreeSeats gives the seats that no node has proven to the nodes that have proven no seat. The
+// names decide first. When there is only one free seat, or when all nodes answer, the names do not
+// matter: any of these seats suits any of these nodes. Such a choice is a guess, because the seat
+// may belong to a server that is not in this list.
+func (c *council) assignFreeSeats() {
+	proven, free, all := slices.Clone(c.seatOf), 0, true
+	for i := range c.views {
+		if proven[i] < 0 {
+			free++
+			all = all && c.views[i].err == nil
+			if at := c.seatNamed(c.labels[i]); at >= 0 && !slices.Contains(c.seatOf, at) {
+				c.seatOf[i] = at
+			}
 		}
 	}
 	for i := range c.views {
-		if c.seatOf[i] < 0 && c.views[i].err == nil {
-			c.seatOf[i] = c.seatFor(i, sameLabels)
+		if c.seatOf[i] >= 0 || free > 1 && !all {
+			continue
 		}
-		for j := range c.indicesOf(c.current.minus(i)) {
-			if c.seatOf[i] == c.seatOf[j] && !c.current.has(i) {
-				c.seatOf[i] = -1 // another server has the seat
+		for at := range c.seats {
+			if !slices.Contains(c.seatOf, at) {
+				c.seatOf[i], c.guessed = at, c.guessed.plus(i)
+				break
 			}
 		}
 	}
 }
+
+// seatNamed returns the seat that has the given name, or -1. The index of a node without an address
+// is a name only if all known nodes have the same indices in this client's list and in the set.
+func (c *council) seatNamed(label string) int {
+	if isIndex(label) && c.reordered {
+		return -1
+	}
+	return slices.IndexFunc(c.seats, func(s seat) bool { return s.label == label })
+}
+
+// generation returns the generation of the server that wrote the marker of v.
+func (v *view) generation() string { return v.marker.seats[v.marker.seat].generation }
 
 // indicesOf yields the indices of the nodes in s.
 func (c *council) indicesOf(s nodes) func(yield func(int) bool) {
@@ -85,31 +140,6 @@ func (c *council) indicesOf(s nodes) func(yield func(int) bool) {
 			}
 		}
 	}
-}
-
-// seatFor returns a seat for node i, whose marker N names no seat, or -1. It returns the seat that
-// has this server's address in the set. If sameLabels is 0, none of the addresses in this client's
-// list is in the set, and seatFor returns the only free seat. When another server has taken a seat,
-// the seat's former server does not vote any more. So a wrong guess can end the vote of one node,
-// but it never breaks a lock.
-func (c *council) seatFor(i, sameLabels int) int {
-	free := -1
-	for s := range c.seats {
-		if c.seats[s].label == c.labels[i] {
-			return s
-		}
-		if !slices.Contains(c.seatOf, s) {
-			if free >= 0 {
-				free = len(c.seats)
-			} else {
-				free = s
-			}
-		}
-	}
-	if free == len(c.seats) || sameLabels > 0 && !c.replace {
-		return -1
-	}
-	return free
 }
 
 // errListDiffers returns the error for a client whose list of nodes differs from the set.

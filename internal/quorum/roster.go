@@ -30,6 +30,8 @@ type roster struct {
 	tending chan struct{} // closed when the present look has ended; nil: no look is under way
 	timer   *time.Timer   // starts the next look without a caller
 	ended   bool
+
+	renamed nodes // nodes whose other names this process has warned of
 }
 
 // member is what this process knows of one node as a member of the set.

@@ -116,6 +116,7 @@ func (r *roster) expelled(views []view) (s nodes) {
 func (r *roster) apply(views []view, p plan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.warnOfNamesLocked(views, p)
 	for i, s := range p.nodes {
 		m := &r.members[i]
 		text := m.text.Load()
@@ -143,6 +144,20 @@ func (r *roster) apply(views []view, p plan) {
 		}
 		m.warned = true
 		r.quorum.warn("node-out", i, fmt.Sprintf("the node does not vote (%s), so fewer other nodes may fail: %v", s.state, s.reason))
+	}
+}
+
+// warnOfNamesLocked warns once of each node that has another address in this process than in the
+// set. The nodes vote all the same, and a server that forgets finds its seat. But when several nodes
+// forget at the same time, the names help to tell which server is which. The caller holds r.mu.
+func (r *roster) warnOfNamesLocked(views []view, p plan) {
+	for n := range r.quorum.eachNode(p.renamed) {
+		if r.renamed.has(n.index) {
+			continue
+		}
+		r.renamed = r.renamed.plus(n.index)
+		m := &views[n.index].marker
+		r.quorum.warn("other-names", n.index, fmt.Sprintf("another process calls this node %s; give all processes the same names of the nodes", m.seats[m.seat].label))
 	}
 }
 
