@@ -40,9 +40,12 @@ func TestScriptlessObeysTheLaws(t *testing.T) {
 		t.Fatalf("the user may use scripts: %v", err)
 	}
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		losses := new(storetest.Losses)
 		proxy := chaos.NewProxy(t, server.Addr())
 		c := server.Client(t, asUser, func(o *redis.Options) { o.Addr = proxy.Addr() })
+		c.AddHook(losses)
 		h := harness(t, c, admin)
+		h.Losses = losses
 		h.LoseReply = func(t testing.TB, _ locker.Op, _ string) {
 			lost := proxy.LoseReplies(1, chaos.Command("exec")) // every step ends with EXEC
 			t.Cleanup(func() {

@@ -247,26 +247,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// When the work is done, other owners that ask get the answer Done. But the owner that holds the
-// key is still granted the key when it asks again.
-func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
-	t.Parallel()
-	client := redistest.Shared(t).Client(t)
-	s, c := scriptless.New(client), store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: time.Minute, FenceCount: 1, OnceFor: time.Minute}
-	for _, want := range []store.State{store.Granted, store.Granted} {
-		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != want {
-			t.Fatalf("%v, %v", g.State, err)
-		}
-		must(t, client.Set(t.Context(), redisstore.DoneKey(c.Key), "1", time.Minute).Err())
-	}
-	if g, err := s.Release(t.Context(), c); err != nil || g.State != store.Released {
-		t.Fatalf("%v, %v", g.State, err)
-	}
-	if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Done {
-		t.Errorf("%v, %v, want that the work is done", g.State, err)
-	}
-}
-
 // A full server refuses the transaction as a whole. So no lease was taken, and the Engine need not
 // undo the acquire.
 func TestAFullServerRefusesATransaction(t *testing.T) {

@@ -58,7 +58,7 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	switch ours := h.owner == c.Owner; {
 	case undone.Val() > 0:
 		return s.giveBack(ctx, c, ours, store.Undone)
-	case c.OnceFor > 0 && done.Val() > 0 && (taken || !ours):
+	case c.OnceFor > 0 && done.Val() > 0: // also when the owner asks again, because it must still give back what its first acquire took
 		return s.giveBack(ctx, c, ours, store.Done)
 	case taken:
 		return granted, nil

@@ -20,6 +20,10 @@ type Harness struct {
 	// LoseReply makes the next call of op for key fail without an answer after it has run. If
 	// LoseReply is nil, the laws that need it are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
+	// Losses is for a Store whose step is more than one call to a server. All calls of Store must go
+	// through Losses. Each law is then checked again for each of its calls, with the request or the
+	// reply of this call lost. If Losses is nil, each law is checked once.
+	Losses *Losses
 	// Occupy makes another library or program hold key for ttl, or without end when ttl is 0. If
 	// Occupy is nil, the laws that need it are left out.
 	Occupy func(t testing.TB, key string, ttl time.Duration)
@@ -52,7 +56,15 @@ func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	for _, l := range laws {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			l.run(t, setup(t))
+			h := setup(t)
+			if h.Losses == nil {
+				l.run(t, h)
+				return
+			}
+			h.Losses.lose(noCall, "")
+			if l.run(t, h); l.losesCalls(h) {
+				l.runWithLosses(t, h.Losses.count(), setup)
+			}
 		})
 	}
 }
@@ -75,12 +87,15 @@ type law struct {
 	check func(b *bench)
 }
 
+// applies reports whether h meets the needs of the law.
+func (l law) applies(h Harness) bool { return l.needs == nil || l.needs(h) }
+
 // run checks the law with the Harness h, or skips it if h does not meet its needs.
 func (l law) run(t *testing.T, h Harness) {
 	if h.Store == nil {
 		t.Fatal("lockertest: the Harness has no Store")
 	}
-	if l.needs != nil && !l.needs(h) {
+	if !l.applies(h) {
 		t.Logf("left out: this Store's Harness does not offer what the law needs")
 		return
 	}

@@ -66,7 +66,7 @@ var stepLaws = []law{
 			wg.Go(func() {
 				for range 20 {
 					c := b.claim(owner())
-					g, err := b.Store.Acquire(b.Context(), c)
+					g, _, err := ask(b, b.Store.Acquire, c)
 					if err != nil || g.State != store.Granted {
 						continue
 					}
@@ -75,7 +75,7 @@ var stepLaws = []law{
 					}
 					served.Add(1)
 					inside.Add(-1)
-					if _, err := b.Store.Release(b.Context(), c); err != nil {
+					if _, _, err := ask(b, b.Store.Release, c); err != nil {
 						b.Error(err)
 					}
 				}
@@ -190,9 +190,9 @@ var stepLaws = []law{
 			}
 			claims = append(claims, c)
 		}
-		grants, err := b.Store.Renew(b.Context(), claims)
-		if err != nil || len(grants) != len(claims) {
-			b.Fatalf("%d answers to %d claims, %v", len(grants), len(claims), err)
+		grants, err := b.renewAll(claims)
+		if err != nil {
+			b.Fatal(err)
 		}
 		for i, g := range grants {
 			want := store.Granted

@@ -30,7 +30,7 @@ var faultLaws = []law{
 	}},
 	{name: "data that is no lock is refused, and stays", needs: spoils, check: func(b *bench) {
 		intact := b.Spoil(b.TB, b.key)
-		_, err := b.Store.Acquire(b.Context(), b.claim(owner()))
+		_, _, err := ask(b, b.Store.Acquire, b.claim(owner()))
 		var no *store.Refusal
 		if !errors.As(err, &no) || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
 			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)

@@ -76,7 +76,7 @@ var keepLaws = []law{
 		next := b.claim(owner())
 		next.OnceFor = time.Minute
 		b.eventually(time.Minute, "the mark ran out", func() bool {
-			g, err := b.Store.Acquire(b.Context(), next) // nodes with different marks may disagree at first
+			g, _, err := ask(b, b.Store.Acquire, next) // nodes with different marks may disagree at first
 			return err == nil && g.State == store.Granted
 		})
 	}},
