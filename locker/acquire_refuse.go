@@ -35,7 +35,7 @@ func (c *caller) mindOrder(ctx context.Context) error {
 		case l.hold.claim.Key == key && l.rule.Limit > 0 && c.rule.Limit > 0:
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
-			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
+			return fmt.Errorf("%w, by a lease in the context that RunAll got; leave the key out, or take both through a Locker of NewReentrant", ErrSelfDeadlock)
 		case l.hold.claim.Key > key:
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		}
@@ -59,18 +59,24 @@ func (c *caller) checkNested() (outer *Lease, err error) {
 		if l.rule.Limit > 0 && c.rule.Limit > 0 {
 			return nil, nil // a semaphore: the caller takes further units with a permit of its own
 		}
-		if l.Mode() == Exclusive {
-			return nil, fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
-				"wrap the Locker with NewReentrant to enter again, use sqllock's Within for a transaction under the lease that is held, "+
-				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported)
-		}
-		if c.rule.Mode == Exclusive {
-			return nil, fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
-				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported)
-		}
-		return l, nil
+		return l, waitsForItself(l, c.rule)
 	}
 	return nil, nil
+}
+
+// waitsForItself returns ErrSelfDeadlock if an acquire with rule would wait for held, a lease of the
+// same key in the context of the acquire.
+func waitsForItself(held *Lease, rule Rule) error {
+	switch {
+	case held.Mode() == Exclusive:
+		return fmt.Errorf("%w, so a wait for it would never end; "+
+			"wrap the Locker with NewReentrant to enter again, use sqllock's Within for a transaction under the lease that is held, "+
+			"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrSelfDeadlock)
+	case rule.Mode == Exclusive:
+		return fmt.Errorf("%w as a reader, and two readers that wait to write would deadlock; "+
+			"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrSelfDeadlock)
+	}
+	return nil
 }
 
 // handleError handles err, the error of a call of the Store. It returns nil if the caller may ask
@@ -132,6 +138,8 @@ func (a *acquisition) giveUp(reason error) error {
 	// The last call failed, so the holder that was seen before may have left.
 	case seen && reason == errWaitOver && !a.ticket.current && a.waiting.failure != nil:
 		return a.fail(asUnavailable(a.waiting.failure), 0)
+	case seen && reason == errWaitOver && a.caller.laterKey == a.caller.rule.Key:
+		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds units of this key, and two such callers could wait for each other; take all units at once, with a larger Weight", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver && a.caller.laterKey != "":
 		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, printable(a.caller.laterKey)), a.retryAfter())
 	case seen && reason == errWaitOver && a.caller.alreadyReads:

@@ -145,15 +145,24 @@ func (a *acquisition) awaitTurn() (turn, error) {
 	if len(a.turn) == 0 {
 		a.waiting.noteWait(&a.caller, 0)
 	}
-	w := awaited{turns: a.turn}
-	e, over := a.caller.await(&w)
-	if e == turnCame {
-		return w.turn, nil
+	t, over := a.turnOrLeave()
+	if over != nil {
+		return turn{}, a.giveUp(over)
 	}
-	if !a.caller.engine.cohorts.leave(a) {
-		a.passTurn(<-a.turn)
-	}
-	return turn{}, a.giveUp(over)
+	return t, nil
+}
+
+// turnOrLeave waits for the turn. If the wait ends without a turn, the caller leaves the cohort, and
+// over is the reason.
+func (a *acquisition) turnOrLeave() (t turn, over error) {
+	w, e := awaited{turns: a.turn}, waitOver
+	defer func() { // deferred, because a method of ctx may panic
+		if e != turnCame && !a.caller.engine.cohorts.leave(a) {
+			a.passTurn(<-a.turn)
+		}
+	}()
+	e, over = a.caller.await(&w)
+	return w.turn, over
 }
 
 // takeOver makes a Lease of the hold in t, which was handed over or is shared. It returns nil when

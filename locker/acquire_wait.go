@@ -63,11 +63,7 @@ func (a *acquisition) wait() (*Lease, error) {
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
 	}
-	turns := a.caller.engine.cohorts.park(a)
-	lease, err := a.listenFor(d, turns)
-	if turns != nil {
-		lease, err = a.caller.engine.cohorts.unpark(a, lease, err)
-	}
+	lease, err := a.listenParked(d)
 	if lease == nil && err == nil {
 		return a.ask()
 	}
@@ -83,6 +79,17 @@ func (a *acquisition) inboxIsDeaf() (bool, error) {
 	}
 	inbox, err := a.open()
 	return inbox != a.ticket.claim.Inbox, err
+}
+
+// listenParked calls listenFor, between park and unpark.
+func (a *acquisition) listenParked(d time.Duration) (lease *Lease, err error) {
+	turns := a.caller.engine.cohorts.park(a)
+	if turns == nil {
+		return a.listenFor(d, nil)
+	}
+	err = errPanicked // until listenFor returns
+	defer func() { lease, err = a.caller.engine.cohorts.unpark(a, lease, err) }()
+	return a.listenFor(d, turns)
 }
 
 // listenFor waits for events until it is time to ask again, but at most for d. If the caller leads

@@ -103,15 +103,26 @@ var _ Locker = (*Engine)(nil)
 //
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
 // ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
-// joined with ErrBusy if a holder was seen.
+// joined with ErrBusy if a holder was seen. When ctx comes from a [Run] or a Lease that holds the
+// same key of this Locker, the error is ErrSelfDeadlock at once.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	if ctx == nil {
+		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
+	}
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
-	defer e.leaveAcquire()
+	returned := false
+	defer func() {
+		if !returned {
+			_, _ = a.report(nil, &Error{Op: OpAcquire, Key: rule.Key, Err: errPanicked})
+		}
+		e.leaveAcquire()
+	}()
 	a.caller.observe()
 	lease, err := a.report(a.run())
+	returned = true
 	if err == nil {
 		a.recycle()
 	}

@@ -2,6 +2,7 @@ package locker
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 	"unicode"
@@ -37,12 +38,16 @@ var (
 	ErrQuorum = store.ErrQuorum
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported
+	// ErrSelfDeadlock: the context of the call holds the key already, so a wait for the key would
+	// never end. [NewReentrant] permits nested holds, and [Detach] makes a context that is no
+	// holder. errors.Is(err, ErrUnsupported) is true as well.
+	ErrSelfDeadlock error = selfDeadlock{}
 	// ErrGone: Revoke found no holder with the given fence.
 	ErrGone = errors.New("the holder with this fence does not hold the lock any more")
 	// ErrInvalidKey: the key cannot be locked. The text of the error says which keys are allowed.
 	ErrInvalidKey = store.ErrInvalidKey
-	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits. The text of the error
-	// says which values are allowed.
+	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits, or an argument of the call
+	// is nil. The text of the error says which values are allowed.
 	ErrInvalidRule = errors.New("invalid rule")
 	// ErrUnguarded: a function that needs a lease in its context was called without one.
 	ErrUnguarded = errors.New("there is no lease in the context")
@@ -54,6 +59,20 @@ type revoked struct{}
 
 func (revoked) Error() string        { return "the lock was revoked by an operator" }
 func (revoked) Is(target error) bool { return target == ErrLost }
+
+type selfDeadlock struct{}
+
+func (selfDeadlock) Error() string        { return "self-deadlock: the caller holds the key already" }
+func (selfDeadlock) Is(target error) bool { return target == ErrUnsupported }
+
+// errPanicked is what an Observer gets when a call ended without a result.
+var errPanicked = errors.New("a function or a context of the caller has panicked, or has ended the goroutine")
+
+// errNil returns the error for a call of op whose argument is nil. The parameter instead says what
+// to give.
+func errNil(op Op, key, argument, instead string) error {
+	return &Error{Op: op, Key: key, Err: fmt.Errorf("%w: the %s is nil; give %s", ErrInvalidRule, argument, instead)}
+}
 
 // An Error says which operation failed, on which key, and why. Find an Error with errors.As, as
 // you find an fs.PathError. For the reason, use errors.Is with one of the errors above, such as

@@ -14,8 +14,8 @@ const releaseWithin = 2 * time.Second
 
 // Release gives up the lock. The lock goes to the next caller of this process, or to the server,
 // which grants the lock to the next waiter in its queue. Call Release when the work is done, even
-// after ctx has ended. Release uses only the values of ctx, not its cancellation. A second call
-// returns the result of the first call. Release takes at most 2 s. When the server has not answered
+// after ctx has ended. Release uses only the values of ctx, not its cancellation, and takes nil for
+// context.Background(). If ctx panics, the lock is released all the same. A second call returns the result of the first call. Release takes at most 2 s. When the server has not answered
 // by then, the release is repeated in the background until it is confirmed or the lease has run
 // out.
 //
@@ -34,17 +34,33 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 	if !l.state.beginRelease() {
 		return l.state.released
 	}
-	defer l.state.endRelease()
-
+	var end func(Outcome)
+	begun := false
+	defer func() {
+		if !begun { // ctx has panicked; the panic continues, but nobody could release the lock later
+			l.finishRelease(context.Background(), false, end)
+		}
+		l.state.endRelease()
+	}()
+	if ctx == nil {
+		ctx = context.Background()
+	}
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.
-	ctx, end := l.engine.cfg.observe(ctx, OpRelease, l.rule)
+	ctx, end = l.engine.cfg.observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
+	begun = true
 	if inBackground && l.releaseInBackground(ctx, end) {
 		return nil
 	}
+	l.finishRelease(ctx, complete, end)
+	return l.state.released
+}
+
+// finishRelease gives up the lock, records the result of the release, and tells it to the Observer.
+func (l *Lease) finishRelease(ctx context.Context, complete bool, end func(Outcome)) {
 	calls := 0
 	if err := l.giveUp(ctx, complete, &calls); err != nil {
 		l.state.released = l.wrap(OpRelease, err)
@@ -54,26 +70,25 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 		o.Calls = calls
 		finish(end, o)
 	}
-	return l.state.released
 }
 
 // giveUp ends the Lease by a release, and stores the number of calls in calls. If the Lease had
 // ended before, giveUp returns how the Lease ended.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
+	defer func() { // deferred, because a hook of the client may panic
+		if endedEarly(err) {
+			l.notifyObserver(err)
+		} else {
+			l.notifyObserver(nil) // nil even without an answer to the release, which has ended the hold
+		}
+	}()
 	switch {
 	case l.part != nil:
-		err = l.part.giveUpPart(ctx, l, complete, calls)
+		return l.part.giveUpPart(ctx, l, complete, calls)
 	case l.state.end(ErrReleased):
-		err = l.pass(ctx, complete && l.rule.OnceFor > 0, calls)
-	default:
-		err = l.state.endError()
+		return l.pass(ctx, complete && l.rule.OnceFor > 0, calls)
 	}
-	if endedEarly(err) {
-		l.notifyObserver(err)
-	} else {
-		l.notifyObserver(nil) // nil even without an answer to the release, which has ended the hold
-	}
-	return err
+	return l.state.endError()
 }
 
 // pass hands the hold over to the next caller of this process, or releases the hold at the server.
@@ -101,13 +116,17 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		r.next = e.cohorts.leadBeforeRelease(rest).follow(now)
 		rest = nil
 	}
-	v, err := r.run()
-	if v == stopped {
-		// The caller waits no longer for an answer, so the Store's Chores repeat the release.
-		e.undo(r.chore)
-	}
-	e.cohorts.leadAfterRelease(rest) // a new leader may ask now
-	*calls = r.calls
+	v, err := stopped, error(nil)
+	defer func() { // deferred, because a hook of the client may panic
+		if v == stopped {
+			// The caller waits no longer for an answer, so the Store's Chores repeat the release.
+			e.undo(r.chore)
+		}
+		r.resolveNext(store.Grant{}, errNoAnswer)
+		e.cohorts.leadAfterRelease(rest) // a new leader may ask now
+		*calls = r.calls
+	}()
+	v, err = r.run()
 	return err
 }
 
@@ -286,9 +305,18 @@ func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (
 // change makes one change of the Lease by calling step, which repeats its calls until the server
 // answers. It notifies the Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
+	if ctx == nil {
+		return errNil(op, l.rule.Key, "context", "context.Background()")
+	}
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
-	calls := 0
+	calls, returned := 0, false
+	defer func() {
+		if !returned && end != nil {
+			finish(end, Outcome{Result: ResultError, Err: l.wrap(op, errPanicked), Fence: l.fence, Calls: calls})
+		}
+	}()
 	err := step(ctx, &calls)
+	returned = true
 	if over := l.state.endError(); endedEarly(over) {
 		l.notifyObserver(over) // the Observer is notified of the loss before the end of op
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -17,7 +18,9 @@ import (
 type Locker interface {
 	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends,
 	// Acquire returns within 250 ms, even while a call to the server hangs. The end of ctx does not
-	// end a lease that was granted. The error is an [*Error].
+	// end a lease that was granted. When ctx has a lease of the same key from this Locker, Acquire
+	// does not wait for its own caller: it fails with [ErrSelfDeadlock], except on a Locker of
+	// [NewReentrant]. The error is an [*Error].
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
@@ -145,7 +148,8 @@ func (e *Engine) Check(rule Rule) error {
 // ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
 // does not prevent the release.
 //
-// When the lock was not taken, the error is the error of Acquire, and fn was not called. When
+// When the lock was not taken, the error is the error of Acquire, and fn was not called. A Run inside
+// a Run with the same key, under its context, fails with [ErrSelfDeadlock]: see [NewReentrant]. When
 // the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn
 // returned nil. If fn also returned an error, the result contains both errors. If the lease did
 // not end early, Run returns fn's error unchanged. Without Rule.OnceFor, a release without an
@@ -153,6 +157,12 @@ func (e *Engine) Check(rule Rule) error {
 // without an answer is ErrUnavailable, because then it is unknown whether the work is marked as
 // done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
+	switch {
+	case fn == nil:
+		return errNil(OpAcquire, rule.Key, "function", "the work to do under the lock")
+	case typednil.Is(l):
+		return errNil(OpAcquire, rule.Key, "Locker", "one of New, and check its error")
+	}
 	lease, err := l.Acquire(ctx, rule)
 	if err != nil {
 		return err
@@ -230,6 +240,9 @@ func (c *config) resolve(r Rule) (Rule, error) {
 	}
 	if most := max(r.TTL, r.KeepFor); c.maxTTL != 0 && most > c.maxTTL {
 		return r, fmt.Errorf("%w: TTL or KeepFor is %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, most, c.maxTTL)
+	}
+	if life := r.leaseTTL(); c.usable(life) <= 0 {
+		return r, fmt.Errorf("%w: the lease would last %v, of which %v are kept free for clocks that differ, so it could never be used; raise TTL, EndAfter or the Locker's WithTTL", ErrInvalidRule, life, c.drift(life))
 	}
 	return r, nil
 }

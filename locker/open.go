@@ -187,8 +187,10 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // Such a node does not vote until every lease that it may have forgotten is over. This takes as
 // long as the largest [WithMaxTTL] that a process uses (1 minute by default). New servers wait as
 // well, unless [EnrollRedlock] has declared them new. A server that may evict keys does not vote at
-// all. [Engine.Nodes] shows the state of the nodes. The nodes remember each other: they refuse a
-// Locker with another list of nodes. [ReplaceNode] replaces one node by another server.
+// all. [Engine.Nodes] shows the state of the nodes. The nodes remember each other, whatever names
+// and order the lists of the processes have. An empty server that stands in one list in the place of
+// a node gets this place only as long as no process finds the node working. [ReplaceNode] replaces
+// one node by another server for good.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the

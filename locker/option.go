@@ -70,6 +70,8 @@ func (c *config) validate() error {
 		return c.wrong
 	case c.ttl < time.Millisecond || c.ttl > longestTime:
 		return fmt.Errorf("latchkit: WithTTL(%v); give 1ms to 10 years, in practice several round trips to the server", c.ttl)
+	case c.usable(c.ttl) <= 0:
+		return fmt.Errorf("latchkit: WithTTL(%v): %v of it are kept free for clocks that differ, so no lease could be used; give several round trips to the server", c.ttl, c.drift(c.ttl))
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower the default TTL with WithTTL, or raise WithMaxTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
@@ -214,6 +216,9 @@ func (c *config) drift(ttl time.Duration) time.Duration {
 	}
 	return d
 }
+
+// usable returns how long the holder of a lease with the given TTL uses it.
+func (c *config) usable(ttl time.Duration) time.Duration { return ttl - c.drift(ttl) }
 
 // A Backoff is the sequence of pauses between the attempts of one wait. The pauses are used if the
 // waiter cannot be notified, or while the server gives no answer. Each wait starts the sequence

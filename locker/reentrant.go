@@ -62,6 +62,9 @@ type partLocker struct {
 var _ multiLocker = (*partLocker)(nil)
 
 func (p *partLocker) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
+	if ctx == nil {
+		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
+	}
 	lock, err := p.lockOf(rule)
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
@@ -162,14 +165,22 @@ func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
 }
 
 // enter returns a nested Lease, which is a part of the lease in ctx that has the key lock. If ctx
-// has no such lease, both results are nil. Then the caller waits, like a caller that has rule's key
-// itself on a Locker of NewStriped.
+// has no such lease, both results are nil. On a Locker of NewStriped, a caller that has rule's key
+// itself is refused, as on every Locker that is not reentrant.
 func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
 		switch {
 		case l == nil || l.part == nil || l.part.family.locker != p || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
+		case p.stripes > 0 && l.rule.Key == rule.Key && l.state.endError() == nil:
+			if l.rule.Limit > 0 && rule.Limit > 0 {
+				return nil, nil // a semaphore: the caller takes further units with a permit of its own
+			}
+			if err := waitsForItself(l, rule); err != nil {
+				return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
+			}
+			beside = cmp.Or(beside, l)
 		case p.stripes > 0 && l.rule.Key == rule.Key:
 			return nil, nil
 		case beside == nil:

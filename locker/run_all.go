@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
@@ -22,7 +24,8 @@ import (
 // RunAll, so with equal Waits the whole wait is at most one Wait.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
-// Exclusive, the shorter Wait and EndAfter, and the longer TTL, KeepFor and OnceFor.
+// Exclusive, the shorter Wait and EndAfter, the longer TTL, KeepFor and OnceFor, the smaller Limit,
+// and the larger Weight (not the sum).
 //
 // The context of fn ends with ctx, or with the first lease that ends, and context.Cause says
 // whether ctx or a lease has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns
@@ -30,15 +33,23 @@ import (
 // Rule.OnceFor, the work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
-// is refused with ErrUnsupported. But a second Shared lease of a key is permitted, and so are
-// further units of a semaphore. [NewReentrant] makes a Locker that permits such a nested RunAll. If
+// is refused with ErrSelfDeadlock. But a second Shared lease of a key is permitted, and so are
+// further units of a semaphore if they are free. [NewReentrant] makes a Locker that permits such a nested RunAll. If
 // ctx has a lease of another key, RunAll waits only for keys that sort after that key. If
 // another caller holds a key that sorts before that key, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
-	if len(rules) == 0 {
+	switch {
+	case ctx == nil:
+		return errNil(OpAcquire, "", "context", "context.Background()")
+	case fn == nil:
+		return errNil(OpAcquire, "", "function", "the work to do under the locks")
+	case len(rules) == 0:
 		return fn(ctx)
+	case typednil.Is(l):
+		return errNil(OpAcquire, rules[0].Key, "Locker", "one of New, and check its error")
 	}
 	taking, taken := beginTakes(ctx)
+	defer taken()
 	leases, err := acquireAll(taking, l, mergeByKey(rules))
 	taken()
 	if err != nil {

@@ -24,7 +24,11 @@ var _ multiLocker = (*Engine)(nil)
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
+	returned := false
 	defer func() {
+		if !returned {
+			err = errPanicked
+		}
 		for _, a := range all {
 			_, _ = a.report(nil, err) // no effect on an acquisition that has a result already
 			e.leaveAcquire()
@@ -33,6 +37,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	for _, rule := range rules {
 		a, err := e.newAcquisition(ctx, rule)
 		if err != nil {
+			returned = true
 			return nil, err
 		}
 		all = append(all, a)
@@ -40,7 +45,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	for _, a := range all {
 		a.caller.observe()
 	}
-	return gather(ctx, func(g *gathering) error {
+	leases, err = gather(ctx, func(g *gathering) error {
 		for rest := all; len(rest) > 0; {
 			alone, err := e.takeTogether(g, rest, began)
 			if err != nil || alone == 0 {
@@ -58,6 +63,8 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 		}
 		return nil
 	})
+	returned = true
+	return leases, err
 }
 
 // takeTogether tries to take all leases in one step. If the step takes all leases, aloneCount is 0.
@@ -154,7 +161,15 @@ func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error)
 	})
 	silence, end := e.silence()
 	defer end()
-	switch ready, over := all.await(&awaited{answer: answered, silence: silence}); ready {
+	returned := false
+	defer func() {
+		if !returned { // a method of ctx has panicked
+			_ = j.undo(errNoAnswer)
+		}
+	}()
+	ready, over := all.await(&awaited{answer: answered, silence: silence})
+	returned = true
+	switch ready {
 	case answerCame:
 		return answers, failed, nil
 	case silenceOver:
@@ -197,15 +212,19 @@ func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 	for _, a := range j.all {
 		a.ticket.token.endCall(answerGranted)
 	}
+	taken := 0
+	defer func() { // deferred, because a method of ctx may panic
+		for _, a := range j.all[taken:] {
+			a.ticket.giveBack(a.caller.engine)
+		}
+	}()
 	for i, a := range j.all {
 		a.caller.ctx = g.ctx
 		lease, err := a.newLease(grants[i], j.sentAt, 0)
 		if lease == nil {
-			for _, a := range j.all[i:] {
-				a.ticket.giveBack(a.caller.engine)
-			}
 			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.waiting.failure, errNoAnswer)), 0))
 		}
+		taken++
 		if lease, err = a.report(lease, nil); err != nil {
 			return err
 		}

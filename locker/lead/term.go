@@ -15,7 +15,8 @@ var ErrSteppedDown = errors.New("this process has stepped down")
 // A Term is the time for which one process leads.
 type Term struct {
 	// Fence is the number of the term: the fence of its lease. It is larger than the Fence of
-	// every earlier term, and 0 only if the Locker has no fences.
+	// every earlier term, except on a semaphore with several leaders. 0 only if the Locker has no
+	// fences.
 	Fence uint64
 	Began time.Time
 	// Ended is the time at which fn's context ended, or fn returned. It is zero while the term
