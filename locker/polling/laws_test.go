@@ -26,10 +26,12 @@ func TestPollingObeysTheLaws(t *testing.T) {
 		server := redistest.Shared(t)
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
-		client := locktest.Through(t, server, proxy, sendOnce)
+		client, losses := locktest.Through(t, server, proxy, sendOnce), new(storetest.Losses)
+		client.AddHook(losses)
 		clients := make(map[locker.Store]*redis.Client)
 		return storetest.Harness{
-			Store: newStore(redislock.New(client)),
+			Store:  newStore(redislock.New(client)),
+			Losses: losses,
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadRedislock(t, direct)
 				lost := proxy.LoseReplies(1, redislockCall(op, key))
