@@ -60,10 +60,10 @@ var promises = []struct{ words, tests string }{
 // noPromises lists sentences with a strong word that promise nothing about latchkit.
 var noPromises = []string{
 	"every router that takes a", // a type
-	"polling every 100 ms", // a setting of the benchmark
+	"polling every 100 ms",      // a setting of the benchmark
 	"Pollers that ask every millisecond",
 	"[Every fault]", // a link to all of them
-	"All at once",               // the name of a column
+	"All at once",   // the name of a column
 	"all at once",
 	"forward, at once", // how a clock is set
 }
