@@ -6,9 +6,9 @@
 // waits for 5 s, unless WithWait sets another time, and is then answered 409 with Retry-After. The
 // context of the handler's request ends, with a cause, when the lock is lost; after a FLUSHALL, a
 // DEL or a failover this is at the next renewal, up to 37 percent of the TTL later.
-// Work with this context, and not with Gin's own. [FromContext] finds the lease, with its
-// fence, in the context. The lock is released when the handler returns or panics, also if the client
-// has left.
+// Work with this context, and not with Gin's own. [FromContext] finds the lease, with its fence, in
+// the context. The lock is released when the handler returns or panics, also if the client has
+// left.
 //
 // A lock does not make a request take effect once: a repeated request waits, and runs again. See
 // Rule.OnceFor and [NewIdempotency].
