@@ -82,6 +82,7 @@
 //	latchkit.update.attempts     update spans only: how often the value was read; more than 1 after
 //	                             a conflict
 //	latchkit.link.role           links only: holder, released_by
+//	server.address, server.port  the lock server, with WithServer
 //	error.type                   with the status Error: the kind of error, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.OnceFor) is a result

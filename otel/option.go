@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.34.0"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -73,6 +74,23 @@ func WithKey() Option { return func(c *config) { c.key = true } }
 // WithSpanAttributes adds these attributes to every span, from its start. Default: none.
 func WithSpanAttributes(attrs ...attribute.KeyValue) Option {
 	return func(c *config) { c.spanAttributes = append(c.spanAttributes, attrs...) }
+}
+
+// WithServer names the lock server of this Observer, in every span and every measurement: the
+// attribute server.address, and server.port unless port is 0, as OpenTelemetry's conventions for
+// databases name them. address is the host of one server, or your name for a Sentinel, a Cluster or a
+// quorum. An Observer does not see the client of its Locker: a service with several lock servers
+// makes an Observer for each. Default: no such attributes.
+func WithServer(address string, port int) Option {
+	return func(c *config) {
+		attrs := []attribute.KeyValue{semconv.ServerAddress(address)}
+		if port != 0 {
+			attrs = append(attrs, semconv.ServerPort(port))
+		}
+		WithSpanAttributes(attrs...)(c)
+		WithMetricAttributes(attrs...)(c)
+		c.refuse(address == "" || port < 0 || port > 65535, fmt.Sprintf("WithServer(%q, %d); give a host or a name, and its port or 0", address, port))
+	}
 }
 
 // WithSpanAttributesFn adds the result of f to every span, from its start: for example the tenant

@@ -396,6 +396,29 @@ func TestASamplerSeesNameAndModeAndDroppedSpansAreStillMeasured(t *testing.T) {
 	}
 }
 
+// Every span and every measurement names the lock server that the Observer is for.
+func TestSpansAndMetricsNameTheServer(t *testing.T) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithServer("locks.internal", 6379))
+	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(tel.observer))
+	if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:42"}, nothing); err != nil {
+		t.Fatal(err)
+	}
+	const server = "server.address=locks.internal server.port=6379"
+	for _, s := range tel.spans.Ended() {
+		if got := text(s.Attributes()); !strings.Contains(got, server) {
+			t.Errorf("the span %s has %s", s.Name(), got)
+		}
+	}
+	for _, p := range tel.histogram(t).DataPoints {
+		if got := text(p.Attributes.ToSlice()); !strings.Contains(got, server) {
+			t.Errorf("measured with %s", got)
+		}
+	}
+	if spans, points := len(tel.spans.Ended()), len(tel.histogram(t).DataPoints); spans != 2 || points != 1 {
+		t.Errorf("%d spans and %d time series", spans, points)
+	}
+}
+
 func TestTenThousandNamesBecomeABoundedNumber(t *testing.T) {
 	const most = 256 + 1 // 256 names, and _OTHER for all further names
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
