@@ -35,7 +35,7 @@ func (ch *change) quorumFlags(c *cobra.Command) {
 
 func (ch *change) options() (opts []locker.QuorumOption) {
 	if ch.longest > 0 {
-		opts = append(opts, locker.WithMaxTTL(ch.longest))
+		opts = append(opts, locker.WithMaxTTL(ch.longest), locker.WithTTL(min(ch.longest, locker.DefaultTTL)))
 	}
 	if ch.skew > 0 {
 		opts = append(opts, locker.WithMaxSkew(ch.skew))

@@ -235,7 +235,7 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	}
 	var opts []locker.Option
 	if r.longest > 0 {
-		opts = append(opts, locker.WithMaxTTL(r.longest))
+		opts = append(opts, locker.WithMaxTTL(r.longest), locker.WithTTL(r.rule.TTL)) // the default TTL may be longer
 	}
 	if r.skew > 0 {
 		opts = append(opts, locker.WithMaxSkew(r.skew))
