@@ -128,3 +128,54 @@ func TestTheLawsHoldOverTLS(t *testing.T) {
 		})
 	}
 }
+
+// The first program of the README works over each kind of connection that a service may have: with
+// RESP2, with a Cluster over TLS, and with Sentinels and servers that want passwords. A waiter gets the
+// key by a message.
+func TestTheFirstProgramWorksOverEachKindOfConnection(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, open func() (*locker.Engine, error), direct redis.UniversalClient) {
+		t.Helper()
+		var both []*locker.Engine
+		for range 2 {
+			l, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close(context.Background()) })
+			both = append(both, l)
+		}
+		lease := acquire(t, both[0], locker.Rule{Key: "order:42"})
+		waiter := queues(t, both[1], locker.Rule{Key: "order:42", Wait: 20 * time.Second}, direct)
+		release(t, lease)
+		next := waiter.Granted(5 * time.Second)
+		if next.Fence() <= lease.Fence() {
+			t.Errorf("fence %d after %d", next.Fence(), lease.Fence())
+		}
+		release(t, next)
+	}
+	t.Run("RESP2 and a password", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t, "--requirepass", "secret")
+		check(t, func() (*locker.Engine, error) { return locker.Open("redis://:secret@" + server.Addr() + "?protocol=2") }, server.Client(t))
+	})
+	t.Run("a Cluster over TLS", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.StartTLSCluster(t)
+		direct := cluster.Client(t)
+		check(t, func() (*locker.Engine, error) {
+			return locker.Open(&redis.ClusterOptions{Addrs: cluster.Addrs(), TLSConfig: direct.Options().TLSConfig})
+		}, direct)
+	})
+	t.Run("Sentinel with passwords", func(t *testing.T) {
+		t.Parallel()
+		set := redistest.StartSentinel(t)
+		set.Protect(t, "of servers", "of sentinels")
+		options := func(o *redis.FailoverOptions) { o.Password, o.SentinelPassword = "of servers", "of sentinels" }
+		check(t, func() (*locker.Engine, error) {
+			o := &redis.FailoverOptions{MasterName: redistest.SentinelName, SentinelAddrs: set.Addrs()}
+			options(o)
+			return locker.Open(o)
+		}, set.Client(t, options))
+	})
+}

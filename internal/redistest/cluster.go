@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,8 @@ const clusterSlots = 16384
 type Cluster struct {
 	Masters  []*Server // the masters at the start, in the order of their slots
 	Replicas []*Server // Replicas[i] follows Masters[i]
+
+	tls *tls.Config // the configuration of its clients; nil: the nodes do not use TLS
 }
 
 // StartCluster starts a cluster for this test alone. The cluster stops when the test ends.
@@ -27,15 +30,30 @@ type Cluster struct {
 // masters' data. The arguments are arguments of redis-server, for all nodes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
-	c, err := LaunchCluster(args...)
-	if err != nil {
-		t.Fatal(err)
+	c := &Cluster{}
+	c.startFor(t, args)
+	return c
+}
+
+// StartTLSCluster does the work of [StartCluster] for nodes that accept only TLS connections, from
+// clients and from each other.
+func StartTLSCluster(t testing.TB) *Cluster {
+	t.Helper()
+	config, args := certified(t)
+	c := &Cluster{tls: config}
+	c.startFor(t, append(args, "--tls-cluster", "yes", "--tls-replication", "yes"))
+	return c
+}
+
+func (c *Cluster) startFor(t testing.TB, args []string) {
+	t.Helper()
+	if err := c.start(args); err != nil {
+		t.Fatal(errors.Join(err, c.Close()))
 	}
 	for _, s := range c.nodes() {
 		s.t = t
 		t.Cleanup(s.cleanUp)
 	}
-	return c
 }
 
 // LaunchCluster starts a cluster outside of tests. The cluster runs until Close is called.
@@ -51,7 +69,7 @@ func (c *Cluster) start(args []string) error {
 	args = append(append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}, quickSync...), args...)
 	for _, role := range []*[]*Server{&c.Masters, &c.Replicas} {
 		for range 3 {
-			s, err := Launch(args...)
+			s, err := launch(&Server{tls: c.tls, args: args})
 			if err != nil {
 				return err
 			}
@@ -146,7 +164,7 @@ func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
 // Client returns a client of the cluster. The client is closed when the test ends.
 func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
-	options := &redis.ClusterOptions{Addrs: c.Addrs()}
+	options := &redis.ClusterOptions{Addrs: c.Addrs(), TLSConfig: c.tls}
 	for _, change := range mod {
 		change(options)
 	}

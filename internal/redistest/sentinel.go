@@ -143,6 +143,31 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 	return client
 }
 
+// Protect gives the servers and the Sentinels a password each, which their clients must know from now
+// on.
+func (s *SentinelSet) Protect(t testing.TB, password, ofSentinels string) {
+	t.Helper()
+	at := func(servers []*Server, commands ...[]any) {
+		t.Helper()
+		for _, server := range servers {
+			for _, command := range commands { // each over a connection of its own, which was there before the password
+				if err := server.runOnce(func(ctx context.Context, c *redis.Client) error { return c.Do(ctx, command...).Err() }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	at(s.Sentinels, []any{"sentinel", "set", SentinelName, "auth-pass", password}, []any{"sentinel", "config", "set", "sentinel-pass", ofSentinels})
+	at(s.Servers, []any{"config", "set", "masterauth", password}, []any{"config", "set", "requirepass", password})
+	at(s.Sentinels, []any{"acl", "setuser", "default", "resetpass", ">" + ofSentinels})
+	for _, server := range s.Servers {
+		server.password = password
+	}
+	for _, sentinel := range s.Sentinels {
+		sentinel.password = ofSentinels
+	}
+}
+
 // Promoted waits until the Sentinels have promoted one of the replicas, and returns the promoted
 // server.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {

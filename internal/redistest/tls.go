@@ -21,21 +21,29 @@ import (
 // clients check the server's certificate, which is made for this server alone.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()
-	dir := t.TempDir()
-	config, err := certify(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := launch(&Server{tls: config, args: append([]string{
-		"--tls-cert-file", filepath.Join(dir, certFile), "--tls-key-file", filepath.Join(dir, keyFile),
-		"--tls-ca-cert-file", filepath.Join(dir, certFile), "--tls-auth-clients", "no",
-	}, args...)})
+	config, certificates := certified(t)
+	s, err := launch(&Server{tls: config, args: append(certificates, args...)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.t = t
 	t.Cleanup(s.cleanUp)
 	return s
+}
+
+// certified makes a certificate. It returns the configuration of the clients, and the arguments of the
+// servers.
+func certified(t testing.TB) (config *tls.Config, args []string) {
+	t.Helper()
+	dir := t.TempDir()
+	config, err := certify(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, []string{
+		"--tls-cert-file", filepath.Join(dir, certFile), "--tls-key-file", filepath.Join(dir, keyFile),
+		"--tls-ca-cert-file", filepath.Join(dir, certFile), "--tls-auth-clients", "no",
+	}
 }
 
 const certFile, keyFile = "cert.pem", "key.pem"
@@ -51,7 +59,7 @@ func certify(dir string) (*tls.Config, error) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redistest"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.ParseIP(loopback)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.ParseIP(loopback)},
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
 	if err != nil {
