@@ -1,6 +1,6 @@
 module github.com/latchkit/latchkit
 
-go 1.25.0
+go 1.26.0
 
 require (
 	github.com/bsm/redislock v0.9.4

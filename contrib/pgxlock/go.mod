@@ -1,6 +1,6 @@
 module github.com/latchkit/latchkit/contrib/pgxlock
 
-go 1.25.0
+go 1.26.0
 
 replace github.com/latchkit/latchkit => ../..
 

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite testdata/moves.txt")
 const (
 	goMod = `module example.com/service
 
-go 1.25.0
+go 1.26.0
 
 require (
 	github.com/gin-gonic/gin v1.10.0
