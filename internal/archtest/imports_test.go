@@ -17,7 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
+	{"*", "./internal/errtype", "one spelling of errors.AsType"},
 	{"internal/errtype internal/sleep internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 

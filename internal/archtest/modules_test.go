@@ -31,7 +31,7 @@ var mayRequire = map[string]string{
 
 // oldestGo is the oldest version of Go that users of the root module may have. The nested modules
 // require a newer version, because they have the newest dependencies.
-const oldestGo = "1.25.0"
+const oldestGo = "1.26.0"
 
 // notInWorkspace are the nested modules that go.work leaves out, each with the reason.
 var notInWorkspace = map[string]string{
@@ -180,7 +180,7 @@ func TestModulesRefused(t *testing.T) {
 		"go.mod replaces golang.org/x/sys",
 		"go.mod excludes golang.org/x/sys",
 		"go.mod requires github.com/jackc/pgx/v5, which is in no row",
-		"go.mod says go 1.24.0; say go 1.25.0",
+		"go.mod says go 1.24.0; say go 1.26.0",
 		"go.work uses ./tools, which notInWorkspace leaves out",
 		"go.work does not use ./internal/tests",
 		"examples/go.mod says go 1.25.0; say go 1.26.0",

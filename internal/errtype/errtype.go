@@ -3,8 +3,8 @@ package errtype
 
 import "errors"
 
-// As returns the first error of type T in err's tree, as errors.As finds it. The standard library
-// has the same function, errors.AsType, since Go 1.26; the root module supports Go 1.25.
+// As returns the first error of type T in err's tree, as errors.As finds it. It does what
+// errors.AsType of the standard library does.
 func As[T error](err error) (T, bool) {
 	var target T
 	ok := errors.As(err, &target)
