@@ -60,7 +60,7 @@ func readClaim(ctx context.Context) [][]string {
 	case string:
 		return [][]string{one(sub)}
 	case float64:
-		return [][]string{one(strconv.FormatFloat(sub, 'f', -1, 64))}
+		return [][]string{one(strconv.FormatFloat(sub+0, 'f', -1, 64))} // -0 and 0 are one number
 	}
 	text, _ := key.Format(claims["sub"])
 	return [][]string{one(text)}
