@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
@@ -29,16 +30,24 @@ type Server interface {
 
 // Open returns a Locker as [New] does, on a client of its own. Open makes this client, and
 // [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
-// TTL is over. The client ends each call with the call's context (ContextTimeoutEnabled), so a lone
-// call runs on its caller's goroutine. No other traffic of the service can take its connections.
-// All other settings are as server says, or go-redis's defaults. Open connects to nothing: the
-// first lock does.
+// TTL is over.
+//
+// No other code can add hooks to this client, so the callers write and read a connection to each
+// server by themselves. A lone call needs no other goroutine, and a call never waits for the answer
+// to another call. go-redis makes the connection as server says. The time-outs in server do not
+// apply: an answer that is 200 to 250 ms late, or four round trips of a far server, ends the
+// connection, and the Locker asks again over another one. If server has a Limiter, a
+// StreamingCredentialsProvider, a NewClient or a MaintNotificationsConfig, all calls go through the
+// client, with ContextTimeoutEnabled. Open connects to nothing: the first lock does.
 func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
-	c, err := dial(server)
+	c, tap, err := dial(server)
 	if err != nil {
 		return nil, err
 	}
-	e, err := New(c, opts...)
+	e, err := newOnRedis("Open", c, opts, 0, func(c redisstore.Client, cfg redisstore.Settings) (Store, error) {
+		cfg.Tap = tap
+		return redisstore.New(c, cfg)
+	})
 	if err != nil {
 		_ = c.Close()
 		return nil, err
@@ -47,8 +56,11 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	return e, nil
 }
 
-// dial makes the client of Open. It changes no options of its caller.
-func dial(server any) (redis.UniversalClient, error) {
+// dial makes the client of Open, and a Tap for its connections. It changes no options of its
+// caller. The Tap is nil where go-redis must see each call, or log in again over a connection that
+// is in use, and where the nodes' clients may have hooks. Then the calls go through the client.
+func dial(server any) (redis.UniversalClient, *link.Tap, error) {
+	tap := new(link.Tap)
 	switch o := server.(type) {
 	case string:
 		parsed, err := redis.ParseURL(o)
@@ -56,29 +68,43 @@ func dial(server any) (redis.UniversalClient, error) {
 			err = wrong.Err // the text of a url.Error has the URL, which may have a password
 		}
 		if err != nil {
-			return nil, fmt.Errorf("latchkit: Open: the URL of the server is wrong; give one such as redis://user:password@host:6379/0: %w", err)
+			return nil, nil, fmt.Errorf("latchkit: Open: the URL of the server is wrong; give one such as redis://user:password@host:6379/0: %w", err)
 		}
 		return dial(parsed)
 	case *redis.Options:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			return redis.NewClient(&own), nil
+			if own.Limiter != nil || own.StreamingCredentialsProvider != nil || own.MaintNotificationsConfig != nil {
+				return redis.NewClient(&own), nil, nil
+			}
+			own.MaintNotificationsConfig = link.NoNotices()
+			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
+			return redis.NewClient(&own), tap, nil
 		}
 	case *redis.FailoverOptions:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			return redis.NewFailoverClient(&own), nil
+			if own.StreamingCredentialsProvider != nil {
+				return redis.NewFailoverClient(&own), nil, nil
+			}
+			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
+			return redis.NewFailoverClient(&own), tap, nil
 		}
 	case *redis.ClusterOptions:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			return redis.NewClusterClient(&own), nil
+			if own.StreamingCredentialsProvider != nil || own.NewClient != nil || own.MaintNotificationsConfig != nil {
+				return redis.NewClusterClient(&own), nil, nil
+			}
+			own.MaintNotificationsConfig = link.NoNotices()
+			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
+			return redis.NewClusterClient(&own), tap, nil
 		}
 	}
-	return nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
+	return nil, nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
 }
 
 // New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,

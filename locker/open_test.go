@@ -1,8 +1,13 @@
 package locker_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -65,6 +70,90 @@ func TestOpenRefusesWhatIsNoServer(t *testing.T) {
 		}
 		if name != "a wrong option" && !strings.Contains(err.Error(), "redis://") {
 			t.Errorf("%s: the error does not say what to give: %v", name, err)
+		}
+	}
+}
+
+func TestOpenLocksOnSentinelAndCluster(t *testing.T) {
+	t.Parallel()
+	set, cluster := redistest.StartSentinel(t), redistest.StartCluster(t)
+	for name, open := range map[string]func() (*locker.Engine, error){
+		"Sentinel": func() (*locker.Engine, error) {
+			return locker.Open(&redis.FailoverOptions{MasterName: redistest.SentinelName, SentinelAddrs: set.Addrs()})
+		},
+		"Cluster": func() (*locker.Engine, error) {
+			return locker.Open(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var ls [2]*locker.Engine
+			for i := range ls {
+				l, err := open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				ls[i] = l
+				t.Cleanup(func() {
+					if err := l.Close(context.Background()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			for i := range 20 {
+				rule := locker.Rule{Key: fmt.Sprint("order:", i)}
+				first := acquire(t, ls[0], rule)
+				refused := rule
+				refused.Wait = locker.NoWait
+				if _, err := ls[1].Acquire(t.Context(), refused); !errors.Is(err, locker.ErrBusy) {
+					t.Errorf("a held key was refused with %v", err)
+				}
+				release(t, first)
+				release(t, acquire(t, ls[1], rule))
+			}
+		})
+	}
+}
+
+// While the server hangs, a caller that leaves is back within 250 ms. When the server answers
+// again, no key stays locked.
+func TestCallersOfOpenAreBackInTimeWhileTheServerHangs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	l, err := locker.Open("redis://" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	}
+	server.Pause()
+	var work sync.WaitGroup
+	for i := range 8 {
+		work.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			if _, err := l.Acquire(ctx, locker.Rule{Key: fmt.Sprint("k", i)}); err == nil {
+				t.Error("a server that stands still has granted a lock")
+			}
+			if took := time.Since(began); took > 300*time.Millisecond+slack {
+				t.Errorf("the caller is back after %v", took)
+			}
+		})
+	}
+	work.Wait()
+	server.Resume()
+	client := server.Client(t)
+	for i := range 8 {
+		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for i := range 8 {
+		if client.Exists(t.Context(), fmt.Sprint("k", i)).Val() != 0 {
+			t.Errorf("k%d is still locked", i)
 		}
 	}
 }

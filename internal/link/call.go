@@ -32,6 +32,8 @@ var (
 	ErrHangs    = errors.New("too many calls hang at this node; the call was not sent")
 	ErrNoState  = errors.New("the state of the cluster cannot be loaded; the call was not sent")
 	ErrLeft     = errors.New("the caller left before the call was sent")
+	// ErrNotConnected comes with its cause, for example an error of the handshake.
+	ErrNotConnected = errors.New("no connection; the call was not sent")
 )
 
 // A Call is one command for one node. The code that makes a call sets the exported fields, and
@@ -58,6 +60,9 @@ type Call struct {
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used
+
+	unknown int8 // how many times a node did not have the script: see duplex.settle
+	apart   bool // the call is not made together with others
 
 	text    string
 	err     error

@@ -39,7 +39,7 @@ func (f *flight) Run() {
 // list is empty. The caller holds the link's mutex.
 func (f *flight) fill(now time.Time) bool {
 	ln := f.lane
-	if f.calls = ln.takeBatch(f.calls[:0]); len(f.calls) == 0 {
+	if f.calls = ln.takeBatch(f.calls[:0], false); len(f.calls) == 0 {
 		return false
 	}
 	f.givenUp, f.doubt = false, !ln.link.prompt
@@ -86,10 +86,10 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 			return false, false, 0
 		}
 	}
-	calls, groups := f.gather(calls)
+	calls, groups := f.lane.link.gather(calls)
 	gotReply = f.transmit(calls)
 	took = time.Since(began)
-	if left := f.leftOutOf(groups); len(left) > 0 {
+	if left := f.lane.link.leftOutOf(groups); len(left) > 0 {
 		f.transmit(left)
 	}
 	return gotReply, true, took

@@ -39,6 +39,10 @@ type lane struct {
 
 // begin starts one flight with the listed calls, if there are any.
 func (ln *lane) begin(now time.Time) {
+	if d := ln.link.duplex; d != nil && !ln.acked {
+		d.kick()
+		return
+	}
 	f := &flight{lane: ln}
 	if f.fill(now) {
 		ln.link.owner.Pool.Start(f)
@@ -160,14 +164,14 @@ func (ln *lane) oldestTime() time.Time {
 // oldest call first. A server executes all commands that it has received from one connection before
 // it looks at the next connection. So a flight to a near server has at most one large call. A
 // flight of five renewals of 100 leases each would delay all other clients for a millisecond or
-// two.
-func (ln *lane) takeBatch(into []*Call) []*Call {
+// two. The parameter large is true if a large call is under way on the connection already.
+func (ln *lane) takeBatch(into []*Call, large bool) []*Call {
 	ln.listLater()
 	most, room := mostCalls, mostBytes
 	if ln.pipe == nil {
 		most = 1
 	}
-	near, large := ln.link.trips.shortest() < time.Millisecond, false
+	near := ln.link.trips.shortest() < time.Millisecond
 	reserved := min(undoCalls, len(ln.queues[Undo]), most-1)
 	for class := range ln.queues {
 		if class == int(Undo) {
@@ -233,6 +237,9 @@ func (ln *lane) giveUp(w *window) {
 func (l *link) beginFlights() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {
+		if l.duplex != nil && !lane.acked {
+			continue // its calls need no flights
+		}
 		if l.hung >= l.most {
 			lane.listLater()
 			for class, q := range lane.queues {

@@ -38,6 +38,8 @@ const (
 	mostDirect = 8
 	// mostHung is the largest number of hung flights.
 	mostHung = 64
+	// mostListed is the largest number of calls that wait to be sent.
+	mostListed = 1 << 16
 )
 
 // link makes all calls to one node through one client.
@@ -48,6 +50,7 @@ type link struct {
 	bounded bool      // the client ends a call with its context, so callers may make direct calls
 	most    int       // the largest number of flights that may hang
 	chores  calls.Chores
+	duplex  *duplex // writes and reads a connection by itself; nil: all calls go through the client
 
 	mu        sync.Mutex
 	plain     lane    // lane of the calls that need no acknowledgement
@@ -81,6 +84,9 @@ func newLink(owner *Links, c Client) *link {
 	l.plain.windows = windows{life: flightFor + windowLength, onEnd: l.plain.giveUp}
 	if l.pipe == nil {
 		l.plain.usual = math.MaxInt
+	}
+	if node, ok := c.(*redis.Client); ok && owner.options.Tap != nil {
+		l.duplex = newDuplex(l, node)
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
@@ -165,8 +171,13 @@ func (l *link) list(c *Call) error {
 		return ErrHangs
 	}
 	lane := l.lane(c)
+	if lane.n >= mostListed {
+		return ErrHangs
+	}
 	lane.queues[c.Class] = append(lane.queues[c.Class], c)
-	if lane.n++; lane.flying < lane.usual {
+	if lane.n++; l.duplex != nil && !c.Acked {
+		l.duplex.kick()
+	} else if lane.flying < lane.usual {
 		lane.begin(time.Now())
 	} else {
 		lane.scheduleExtra(lane.oldestTime().Add(promptWithin))
@@ -177,6 +188,9 @@ func (l *link) list(c *Call) error {
 // tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
 // and few calls are under way. The result is false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
+	if l.duplex != nil && !c.Acked {
+		return l.duplex.send(c)
+	}
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
 	}
@@ -236,7 +250,9 @@ func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error
 // caller holds l.mu.
 func (l *link) recordTrip(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
-	if gotReply && l.pipe != nil {
+	if gotReply && l.duplex != nil {
+		l.trips.recordTrip(took)
+	} else if gotReply && l.pipe != nil {
 		l.trips.recordTrip(took)
 		// If a round trip takes almost no time, one flight at a time is best. Otherwise several
 		// flights are under way together.
@@ -250,7 +266,10 @@ func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgotten = l.forgotten || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
-		l.plain.idle() && l.acked.idle() && l.chores.Idle()
+		l.plain.idle() && l.acked.idle() && l.chores.Idle() && (l.duplex == nil || l.duplex.isIdle())
+	if l.forgotten && l.duplex != nil {
+		l.owner.Pool.Do(l.duplex.close)
+	}
 	return l.forgotten
 }
 
@@ -272,6 +291,9 @@ func (l *link) addChore(ch calls.Chore) bool {
 
 // stopTimers stops the timers of the link's lanes, and replaces the present window of direct calls.
 func (l *link) stopTimers() {
+	if l.duplex != nil {
+		l.duplex.close()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.plain.stopTimers()

@@ -41,8 +41,7 @@ type group struct {
 
 // gather replaces calls that one script can make by a call of this script. The given slice does not
 // change.
-func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
-	l := f.lane.link
+func (l *link) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot be in one call
 		return calls, nil
 	}
@@ -51,7 +50,7 @@ func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 		return calls, nil
 	}
 	for _, c := range calls {
-		if c.Together != nil {
+		if c.Together != nil && !c.apart && c.group() == nil {
 			groups = c.Together.join(groups, c)
 		}
 	}
@@ -82,10 +81,16 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 	return append(groups, g)
 }
 
+// group returns the group that c makes, or nil.
+func (c *Call) group() *group {
+	g, _ := c.Receiver.(*group)
+	return g
+}
+
 // groupOf returns the group in groups that contains the call c, or nil when no group contains c.
 func groupOf(groups []*group, c *Call) *group {
 	for _, g := range groups {
-		if g.Together == c.Together {
+		if g.Together == c.Together && !c.apart && c.group() == nil {
 			return g
 		}
 	}
@@ -154,7 +159,7 @@ func ownRefusal(err error) bool {
 
 // leftOutOf returns the calls of the groups that a script has left out and whose callers still
 // wait. When there are many such calls, the next flights make each call by itself.
-func (f *flight) leftOutOf(groups []*group) (left []*Call) {
+func (l *link) leftOutOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {
 		members += len(g.members)
@@ -165,7 +170,7 @@ func (f *flight) leftOutOf(groups []*group) (left []*Call) {
 			}
 		}
 	}
-	switch apart := &f.lane.link.separate; {
+	switch apart := &l.separate; {
 	case refused:
 		apart.Store(separateAfterRefusal)
 	case 8*len(left) > members:

@@ -188,7 +188,7 @@ func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	}
 	leaves.Leave()
 	g := &group{members: []*Call{stays, leaves}, leftOut: []*Call{stays, leaves}}
-	if left := f.leftOutOf([]*group{g}); len(left) != 1 || left[0] != stays {
+	if left := f.lane.link.leftOutOf([]*group{g}); len(left) != 1 || left[0] != stays {
 		t.Errorf("%d calls are left", len(left))
 	}
 }
@@ -261,9 +261,9 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 			calls[i].markListed(t.Context(), time.Now())
 			calls[i].markUnderWay()
 		}
-		_, groups := f.gather(calls)
+		_, groups := f.lane.link.gather(calls)
 		groups[0].end(said, nil)
-		if left := f.leftOutOf(groups); left != nil {
+		if left := f.lane.link.leftOutOf(groups); left != nil {
 			t.Fatalf("%q: %d calls are sent again", said, len(left))
 		}
 		for _, c := range calls {
@@ -299,9 +299,3 @@ func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
 		t.Error("what is not a reply is taken for one")
 	}
 }
-
-// replyError is an error reply of a server.
-type replyError string
-
-func (e replyError) Error() string { return string(e) }
-func (replyError) RedisError()     {}

@@ -14,7 +14,7 @@ import (
 
 // Refused turns each error that proves that the script had no effect into a Refusal. An error reply
 // of Redis proves that the script granted and freed nothing. The server has refused the script
-// before it ran, or has aborted it at its first effective write. After a failed dial, or with a
+// before it ran, or has aborted it at its first effective write. Without a connection, or with a
 // full pool, the script was not sent. All other errors (EOF, time-out, reset, a context that ended
 // inside go-redis) are unclear, and returned unchanged.
 func Refused(err error) error {
@@ -22,13 +22,19 @@ func Refused(err error) error {
 	var network *net.OpError
 	switch {
 	case errors.As(err, &reply):
-		return refusedBy(errorCode(reply.Error()), err)
+		refused := refusedBy(errorCode(reply.Error()), err)
+		if _, known := refused.(*store.Refusal); !known && errors.Is(err, link.ErrNotConnected) {
+			return &store.Refusal{Temporary: true, Err: err}
+		}
+		return refused
 	case errors.As(err, &network) && network.Op == "dial",
 		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
 		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
 		return &store.Refusal{Temporary: true, Err: err}
 	case errors.Is(err, redis.ErrClosed):
 		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client was closed before the Locker: close the Locker first", err)}
+	case errors.Is(err, link.ErrNotConnected): // after ErrClosed, which is for good
+		return &store.Refusal{Temporary: true, Err: err}
 	}
 	return err
 }

@@ -63,6 +63,7 @@ type Settings struct {
 	// Notice is called, at most once, when waiters must poll because the server forbids messages;
 	// may be nil.
 	Notice func(store.Warning)
+	Tap    *link.Tap // finds the connections of a client that has no hooks; may be nil
 }
 
 // kind is what a Store grants besides leases for one owner alone.
@@ -132,7 +133,7 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 	if err := cfg.Acks.checkClient(c); err != nil {
 		return nil, err
 	}
-	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}))
+	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn, Tap: cfg.Tap}))
 	s.kind, s.acks = k, cfg.Acks
 	if s.cluster != nil {
 		s.inbox = NewShardSubscriptions(s.cluster)
