@@ -33,9 +33,9 @@ type Server interface {
 // TTL is over.
 //
 // No other code can add hooks to this client, so the callers write and read a connection to each
-// server by themselves. A lone call needs no other goroutine, and a call never waits for the answer
-// to another call. go-redis makes the connection as server says. The time-outs in server do not
-// apply: an answer that is 200 to 250 ms late, or four round trips of a far server, ends the
+// server by themselves. A lone call needs no other goroutine, and a call does not wait for the
+// answer to another call. go-redis makes the connection as server says. The time-outs in server do
+// not apply: an answer that is 200 to 250 ms late, or four round trips of a far server, ends the
 // connection, and the Locker asks again over another one. If server has a Limiter, a
 // StreamingCredentialsProvider, a NewClient or a MaintNotificationsConfig, all calls go through the
 // client, with ContextTimeoutEnabled. Open connects to nothing: the first lock does.
