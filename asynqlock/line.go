@@ -26,10 +26,10 @@ var (
 )
 
 const (
-	// lateAfter is how long a called task may let a free key pass. After that time, other tasks stop
-	// waiting for the called task, and the called task loses its place: it is gone, nobody serves
-	// its queue, or its queue has a backlog. A changed order is better than an idle key. The time is
-	// less than lookEvery, so the look that follows a call finds out.
+	// lateAfter is how long a called task may let a free key pass. After that time, other tasks
+	// stop waiting for the called task, and the called task loses its place: it is gone, nobody
+	// serves its queue, or its queue has a backlog. A changed order is better than an idle key.
+	// The time is less than lookEvery, so the look that follows a call finds out.
 	lateAfter = 900 * time.Millisecond
 	// lateFor is how long tasks of a key may run out of order after a called task was late.
 	lateFor = 10 * time.Second

@@ -44,8 +44,8 @@ const (
 	lookEvery = time.Second
 )
 
-// indexEntry returns the line's entry in the index. A watcher of another process needs the fields of
-// the Rule that say how the key is locked.
+// indexEntry returns the line's entry in the index. A watcher of another process needs the fields
+// of the Rule that say how the key is locked.
 func indexEntry(lock locker.Rule) string {
 	return fmt.Sprintf("%d.%d.%d.%s", lock.Mode, lock.Limit, lock.Weight, lock.Key)
 }

@@ -34,9 +34,9 @@ func (t LineTask) waits() bool {
 }
 
 // Line returns the tasks that wait for key, the next one first. It is for operators and tests: the
-// line may have changed when Line returns. An error is one of asynq's Redis, or locker.ErrUnsupported
-// if the Guard has no [WithWaking]. ctx bounds the first call to Redis; the calls of asynq's
-// Inspector, one for each task, take no context.
+// line may have changed when Line returns. An error is one of asynq's Redis, or
+// locker.ErrUnsupported if the Guard has no [WithWaking]. ctx bounds the first call to Redis; the
+// calls of asynq's Inspector, one for each task, take no context.
 func (g *Guard) Line(ctx context.Context, key string) ([]LineTask, error) {
 	if g.waker == nil {
 		return nil, errNoLines(key)

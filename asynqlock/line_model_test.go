@@ -23,7 +23,8 @@ import (
 )
 
 // lineWorker is a version of a service, in a process of its own. Its rules are for the types in its
-// arguments; tasks of other types run without a lock. It stops as a deployment stops it, at SIGTERM.
+// arguments; tasks of other types run without a lock. It stops as a deployment stops it, at
+// SIGTERM.
 var lineWorker = proc.Register("asynq worker of a line", func(args []string) {
 	addr, queue, types, work, watches := args[0], args[1], args[2], args[3], args[4] == "watches"
 	c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
@@ -277,8 +278,8 @@ func (m *lineModel) run(d, bound time.Duration) (idle time.Duration, steps []str
 	return 0, steps
 }
 
-// idleBound is longer than the 2 s that are promised, because the machines of tests have other work.
-// Without the promise, a key is idle for up to 30 s.
+// idleBound is longer than the 2 s that are promised, because the machines of tests have other
+// work. Without the promise, a key is idle for up to 30 s.
 const idleBound = 6 * time.Second
 
 // Tasks of one key are enqueued, deleted, archived and paused, and versions of the service with

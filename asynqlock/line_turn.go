@@ -102,8 +102,8 @@ func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared ||
 func (j *job) enterLine(ctx context.Context) int {
 	w := j.guard.waker
 	w.start()
-	// The line is recorded first, so that another process takes it over if this one dies at any later
-	// step.
+	// The line is recorded first, so that another process takes it over if this one dies at any
+	// later step.
 	_, _, _ = w.lines.watch(ctx, watchedFor, 0, indexEntry(j.lock)) // after an error, only this process watches the line
 	if j.inLine && j.tasksAhead > 0 {                               // the task is in the line already, and was not called
 		j.inLine = false

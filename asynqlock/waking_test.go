@@ -337,8 +337,8 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	}
 }
 
-// An operator sees who waits for a key, and the text of each task that waits behind others names the
-// first of them. Entries of tasks that are gone can be removed.
+// An operator sees who waits for a key, and the text of each task that waits behind others names
+// the first of them. Entries of tasks that are gone can be removed.
 func TestALineCanBeSeenAndRepaired(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -48,8 +48,8 @@ type caller struct {
 	refused  <-chan struct{}  // closed when the caller must not wait any longer: see isRefused
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
-	// of keys. It is rule.Key itself if the caller holds units of this semaphore. If there is such a key, this acquire must not wait. "" means that there is no such
-	// key.
+	// of keys. It is rule.Key itself if the caller holds units of this semaphore. If there is such
+	// a key, this acquire must not wait. "" means that there is no such key.
 	laterKey string
 	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
 	// not wait for a writer, because the writer waits for the caller.

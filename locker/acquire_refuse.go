@@ -64,8 +64,8 @@ func (c *caller) checkNested() (outer *Lease, err error) {
 	return nil, nil
 }
 
-// waitsForItself returns ErrSelfDeadlock if an acquire with rule would wait for held, a lease of the
-// same key in the context of the acquire.
+// waitsForItself returns ErrSelfDeadlock if an acquire with rule would wait for held, a lease of
+// the same key in the context of the acquire.
 func waitsForItself(held *Lease, rule Rule) error {
 	switch {
 	case held.Mode() == Exclusive:

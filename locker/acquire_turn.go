@@ -152,8 +152,8 @@ func (a *acquisition) awaitTurn() (turn, error) {
 	return t, nil
 }
 
-// turnOrLeave waits for the turn. If the wait ends without a turn, the caller leaves the cohort, and
-// over is the reason.
+// turnOrLeave waits for the turn. If the wait ends without a turn, the caller leaves the cohort,
+// and over is the reason.
 func (a *acquisition) turnOrLeave() (t turn, over error) {
 	w, e := awaited{turns: a.turn}, waitOver
 	defer func() { // deferred, because a method of ctx may panic

@@ -104,7 +104,7 @@ var _ Locker = (*Engine)(nil)
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
 // ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
 // joined with ErrBusy if a holder was seen. When ctx comes from a [Run] or a Lease that holds the
-// same key of this Locker, the error is ErrSelfDeadlock at once.
+// same key of this Locker, the error is ErrSelfDeadlock.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if ctx == nil {
 		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")

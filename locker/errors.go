@@ -38,16 +38,16 @@ var (
 	ErrQuorum = store.ErrQuorum
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported
-	// ErrSelfDeadlock: the context of the call holds the key already, so a wait for the key would
-	// never end. [NewReentrant] permits nested holds, and [Detach] makes a context that is no
+	// ErrSelfDeadlock: the context of the call holds the key already, so the caller would
+	// wait for itself. [NewReentrant] permits nested holds, and [Detach] makes a context that is no
 	// holder. errors.Is(err, ErrUnsupported) is true as well.
 	ErrSelfDeadlock error = selfDeadlock{}
 	// ErrGone: Revoke found no holder with the given fence.
 	ErrGone = errors.New("the holder with this fence does not hold the lock any more")
 	// ErrInvalidKey: the key cannot be locked. The text of the error says which keys are allowed.
 	ErrInvalidKey = store.ErrInvalidKey
-	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits, or an argument of the call
-	// is nil. The text of the error says which values are allowed.
+	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits, or an argument of the
+	// call is nil. The text of the error says which values are allowed.
 	ErrInvalidRule = errors.New("invalid rule")
 	// ErrUnguarded: a function that needs a lease in its context was called without one.
 	ErrUnguarded = errors.New("there is no lease in the context")

@@ -61,8 +61,8 @@ func TestScriptlessHearsThatItsServerHasForgotten(t *testing.T) {
 
 // A full server before Redis 7.2 refuses every command between MULTI and EXEC. So a lease on such a
 // server can be neither renewed nor released, and the holder's context ends before the key is free.
-// Redis 7.2 and newer, and Valkey, refuse only the commands that need memory: they renew and release
-// the lease.
+// Redis 7.2 and newer, and Valkey, refuse only the commands that need memory: they renew and
+// release the lease.
 func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -66,9 +66,10 @@ func (l *Lease) Units() int {
 // inside a process. All readers of one phase have the same fence. Pass the fence to the database
 // that the lock protects. The database must refuse a fence that is smaller than the largest fence
 // that it has seen. Then a holder that was paused until after the end of its lease can do no harm.
-// This check does not work for a semaphore, because several holders may write at the same time. Each
-// permit has a fence of its own, but a permit that is handed over inside a process has the next fence
-// of an earlier grant, so the fences of permits do not grow in the order of the grants. Fence returns 0 only if the Store cannot make fences.
+// This check does not work for a semaphore, because several holders may write at the same time.
+// Each permit has a fence of its own, but a permit that is handed over inside a process has the
+// next fence of an earlier grant, so the fences of permits do not grow in the order of the grants.
+// Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns the time at which the lease ends unless it is renewed. The time is on the local

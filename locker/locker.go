@@ -148,14 +148,14 @@ func (e *Engine) Check(rule Rule) error {
 // ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
 // does not prevent the release.
 //
-// When the lock was not taken, the error is the error of Acquire, and fn was not called. A Run inside
-// a Run with the same key, under its context, fails with [ErrSelfDeadlock]: see [NewReentrant]. When
-// the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn
-// returned nil. If fn also returned an error, the result contains both errors. If the lease did
-// not end early, Run returns fn's error unchanged. Without Rule.OnceFor, a release without an
-// answer is no error, because it is repeated in the background. With Rule.OnceFor, a release
-// without an answer is ErrUnavailable, because then it is unknown whether the work is marked as
-// done.
+// When the lock was not taken, the error is the error of Acquire, and fn was not called. A Run
+// inside a Run with the same key, under its context, fails with [ErrSelfDeadlock]: see
+// [NewReentrant]. When the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired
+// even if fn returned nil. If fn also returned an error, the result contains both errors. If the
+// lease did not end early, Run returns fn's error unchanged. Without Rule.OnceFor, a release
+// without an answer is no error, because it is repeated in the background. With Rule.OnceFor, a
+// release without an answer is ErrUnavailable, because then it is unknown whether the work is
+// marked as done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
 	switch {
 	case fn == nil:

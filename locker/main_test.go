@@ -10,8 +10,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// In FIPS 140 mode, the first random text needs time that passes, and in a bubble of synctest no
-	// time passes. Later texts come from the same source.
+	// In FIPS 140 mode, the first random text needs time that passes, and in a bubble of synctest
+	// no time passes. Later texts come from the same source.
 	_ = rand.Text()
 	main := proc.Main(m)
 	locktest.RunTogether()

@@ -212,9 +212,9 @@ func finish(end func(Outcome), o Outcome) {
 func (e *Engine) notifyApart(f func()) { e.calls.Do(f) }
 
 // absorb is deferred around each call of an Observer, and around the end of a context. A panic is
-// logged, and the operation continues. Without absorb, the panic could end an Acquire that has just got a lease,
-// and the Engine would renew this lease although it has no holder. On a goroutine of the Engine,
-// the panic would end the process.
+// logged, and the operation continues. Without absorb, the panic could end an Acquire that has just
+// got a lease, and the Engine would renew this lease although it has no holder. On a goroutine of
+// the Engine, the panic would end the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
 		slog.Error("latchkit: the Observer or a context panicked; the operation continues",

@@ -32,13 +32,13 @@ type Server interface {
 // [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
 // TTL is over.
 //
-// No other code can add hooks to this client, so the callers write and read a connection to each
-// server by themselves. A lone call needs no other goroutine, and a call does not wait for the
-// answer to another call. go-redis makes the connection as server says. The time-outs in server do
-// not apply: an answer that is 200 to 250 ms late, or four round trips of a far server, ends the
-// connection, and the Locker asks again over another one. If server has a Limiter, a
-// StreamingCredentialsProvider, a NewClient or a MaintNotificationsConfig, all calls go through the
-// client, with ContextTimeoutEnabled. Open connects to nothing: the first lock does.
+// No other code can add hooks to this client. So with one server, the callers write and read one
+// connection by themselves: a lone call needs no other goroutine, and a call does not wait for the
+// answer to another call. go-redis makes this connection as server says. The time-outs in server do
+// not apply to it: an answer that is 200 to 250 ms late, or four round trips of a far server, ends
+// the connection, and the Locker asks again over another one. With Sentinel or a Cluster, or if
+// server has a Limiter, a StreamingCredentialsProvider or a MaintNotificationsConfig, all calls go
+// through the client, with ContextTimeoutEnabled. Open connects to nothing: the first lock does.
 func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	c, tap, err := dial(server)
 	if err != nil {
@@ -57,10 +57,10 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 }
 
 // dial makes the client of Open, and a Tap for its connections. It changes no options of its
-// caller. The Tap is nil where go-redis must see each call, or log in again over a connection that
-// is in use, and where the nodes' clients may have hooks. Then the calls go through the client.
+// caller. The Tap is nil where another server may take over, where go-redis must see each call, and
+// where it must log in again over a connection that is in use. Then the calls go through the
+// client.
 func dial(server any) (redis.UniversalClient, *link.Tap, error) {
-	tap := new(link.Tap)
 	switch o := server.(type) {
 	case string:
 		parsed, err := redis.ParseURL(o)
@@ -78,6 +78,7 @@ func dial(server any) (redis.UniversalClient, *link.Tap, error) {
 			if own.Limiter != nil || own.StreamingCredentialsProvider != nil || own.MaintNotificationsConfig != nil {
 				return redis.NewClient(&own), nil, nil
 			}
+			tap := new(link.Tap)
 			own.MaintNotificationsConfig = link.NoNotices()
 			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
 			return redis.NewClient(&own), tap, nil
@@ -86,22 +87,13 @@ func dial(server any) (redis.UniversalClient, *link.Tap, error) {
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			if own.StreamingCredentialsProvider != nil {
-				return redis.NewFailoverClient(&own), nil, nil
-			}
-			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
-			return redis.NewFailoverClient(&own), tap, nil
+			return redis.NewFailoverClient(&own), nil, nil
 		}
 	case *redis.ClusterOptions:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			if own.StreamingCredentialsProvider != nil || own.NewClient != nil || own.MaintNotificationsConfig != nil {
-				return redis.NewClusterClient(&own), nil, nil
-			}
-			own.MaintNotificationsConfig = link.NoNotices()
-			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
-			return redis.NewClusterClient(&own), tap, nil
+			return redis.NewClusterClient(&own), nil, nil
 		}
 	}
 	return nil, nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
@@ -214,9 +206,9 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // long as the largest [WithMaxTTL] that a process uses (1 minute by default). New servers wait as
 // well, unless [EnrollRedlock] has declared them new. A server that may evict keys does not vote at
 // all. [Engine.Nodes] shows the state of the nodes. The nodes remember each other, whatever names
-// and order the lists of the processes have. An empty server that stands in one list in the place of
-// a node gets this place only as long as no process finds the node working. [ReplaceNode] replaces
-// one node by another server for good.
+// and order the lists of the processes have. An empty server that stands in one list in the place
+// of a node gets this place only as long as no process finds the node working. [ReplaceNode]
+// replaces one node by another server for good.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the

@@ -28,8 +28,8 @@ const maxStripes = 1 << 20
 //
 // [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
 // key with the same stripe uses the lease in its context. Otherwise this Acquire would wait for its
-// own caller. A nested Acquire of the same key is refused with ErrSelfDeadlock, as on every Locker
-// that is not reentrant. Nested Acquires of several keys can deadlock even if all callers take the
+// own caller. A nested Acquire of the same key is refused with ErrSelfDeadlock, as on other Lockers
+// that are not reentrant. Nested Acquires of several keys can deadlock even if all callers take the
 // keys in the same order, because the stripes have another order: use RunAll for them.
 //
 // Rule.OnceFor and Rule.KeepFor are refused with ErrUnsupported. These two fields are about one

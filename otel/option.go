@@ -78,8 +78,8 @@ func WithSpanAttributes(attrs ...attribute.KeyValue) Option {
 
 // WithServer names the lock server of this Observer, in every span and every measurement: the
 // attribute server.address, and server.port unless port is 0, as OpenTelemetry's conventions for
-// databases name them. address is the host of one server, or your name for a Sentinel, a Cluster or a
-// quorum. An Observer does not see the client of its Locker: a service with several lock servers
+// databases name them. address is the host of one server, or your name for a Sentinel, a Cluster or
+// a quorum. An Observer does not see the client of its Locker: a service with several lock servers
 // makes an Observer for each. Default: no such attributes.
 func WithServer(address string, port int) Option {
 	return func(c *config) {

@@ -191,9 +191,9 @@ func (s *standard) markOpaque() {
 }
 
 // rowsOpen reports whether the function has left Rows or a Row open, or a statement still runs. The
-// truth is known to database/sql only: each of them holds the read lock closemu of the *sql.Tx, also
-// those of a Stmt and of the *sql.Tx itself. If database/sql has changed, the result is false, and
-// open Rows look like a lost connection.
+// truth is known to database/sql only: each of them holds the read lock closemu of the *sql.Tx,
+// also those of a Stmt and of the *sql.Tx itself. If database/sql has changed, the result is false,
+// and open Rows look like a lost connection.
 func (s *standard) rowsOpen() bool {
 	f := reflect.ValueOf(s.Tx).Elem().FieldByName("closemu")
 	if !f.IsValid() {
@@ -220,8 +220,8 @@ func (s *standard) explain(err error) {
 	}
 }
 
-// leftOpen returns an error if err, which says that the connection is lost, only means that Rows or a
-// Row use the connection.
+// leftOpen returns an error if err, which says that the connection is lost, only means that Rows or
+// a Row use the connection.
 func (s *standard) leftOpen(err error) error {
 	if !isConnectionLost(err) {
 		return nil

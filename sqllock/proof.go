@@ -9,8 +9,8 @@ import (
 )
 
 // leave ends the use of the transaction by the function, and by goroutines that the function has
-// left behind. It runs the last statements before the COMMIT. Then it ends the bond between ctx and the
-// context of the transaction, by detach, and checks that margin is left of the leases.
+// left behind. It runs the last statements before the COMMIT. Then it ends the bond between ctx and
+// the context of the transaction, by detach, and checks that margin is left of the leases.
 func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Duration) error {
 	if s, ok := a.tx.(*standard); ok {
 		s.end()

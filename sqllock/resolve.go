@@ -102,8 +102,8 @@ func (a *attempt) finish(ctx context.Context) error {
 // finishMySQL proves, commits and restores the session's settings. A block does all of this in one
 // round trip, but database/sql does not know then that the transaction is over, and MySQL would
 // execute a later statement without a claim. The Tx has ended already: see leave. If the function
-// may use the transaction without its Tx, or the server knows no blocks, database/sql commits, which
-// ends its transaction first.
+// may use the transaction without its Tx, or the server knows no blocks, database/sql commits,
+// which ends its transaction first.
 func (a *attempt) finishMySQL(ctx context.Context) error {
 	if s, ok := a.tx.(*standard); ok && s.conn != nil && (s.isOpaque() || a.noBlocks.Load()) {
 		if err := a.prove(ctx); err != nil {

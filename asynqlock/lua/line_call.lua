@@ -12,8 +12,8 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 if redis.call('HGET', KEYS[2], 'task') == front then
   local since = now - redis.call('HGET', KEYS[2], 'at')
-  -- A task that has come may have waited for a busy key since then. The key is free now, so its time
-  -- begins again, but only once.
+  -- A task that has come may have waited for a busy key since then. The key is free now, so its
+  -- time begins again, but only once.
   if since < tonumber(ARGV[2]) or redis.call('HDEL', KEYS[2], 'came') == 0 then
     return {front, since}
   end

@@ -143,8 +143,8 @@ func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Held && l.Waiters == 0 }), err
 }
 
-// foreign returns the locks of other libraries and programs whose keys match the pattern: the strings
-// that latchkit did not write.
+// foreign returns the locks of other libraries and programs whose keys match the pattern: the
+// strings that latchkit did not write.
 func (l *looker) foreign(ctx context.Context, pattern string) ([]lock, error) {
 	keys := make(map[string]bool)
 	for _, c := range l.clients {
@@ -157,8 +157,8 @@ func (l *looker) foreign(ctx context.Context, pattern string) ([]lock, error) {
 	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Foreign }), err
 }
 
-// scan calls found for each key at the servers of c that matches the pattern and has a value of this
-// kind; "" is every kind. A key may be found twice.
+// scan calls found for each key at the servers of c that matches the pattern and has a value of
+// this kind; "" is every kind. A key may be found twice.
 func scan(ctx context.Context, c redis.UniversalClient, pattern, kind string, found func(key string)) error {
 	var mu sync.Mutex
 	at := func(ctx context.Context, c redis.UniversalClient) error {

@@ -243,7 +243,8 @@ func (ch *change) onServers(c *cobra.Command, do func(clients, []surveyed) error
 	return do(cs, all)
 }
 
-// look reads whether the server belongs to a set of nodes, and which leases it has. It writes nothing.
+// look reads whether the server belongs to a set of nodes, and which leases it has. It writes
+// nothing.
 func (s *surveyed) look(ctx context.Context, c clients) error {
 	for _, marker := range []string{"node*", "begun*"} {
 		if err := scan(ctx, c[0], store.ReservedPrefix+marker, "", func(string) { s.member = true }); err != nil {

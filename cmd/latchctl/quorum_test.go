@@ -54,8 +54,8 @@ func TestEnrollTakesOnlyNewServers(t *testing.T) {
 	}
 }
 
-// replace gives the place of a server to one new server, and refuses a new server that holds leases,
-// and two new servers.
+// replace gives the place of a server to one new server, and refuses a new server that holds
+// leases, and two new servers.
 func TestReplaceTakesOneNewServer(t *testing.T) {
 	t.Parallel()
 	nodes, cs := freshServers(t, 5)
@@ -80,8 +80,8 @@ func TestReplaceTakesOneNewServer(t *testing.T) {
 	})
 }
 
-// After raise-fence, the next fence is larger than the given one. A fence that no lease can have got
-// is refused.
+// After raise-fence, the next fence is larger than the given one. A fence that no lease can have
+// got is refused.
 func TestRaiseFence(t *testing.T) {
 	t.Parallel()
 	nodes, cs := freshServers(t, 1)

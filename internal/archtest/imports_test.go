@@ -47,6 +47,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/optimistic", "./locker", "pauses are a Backoff, and an Observer sees updates"},
 	{"locker/optimistic locker/lead httplock grpclock asynqlock sqllock", "./internal/sleep ./internal/typednil", "they pause between attempts, and refuse a nil client and a nil Locker"},
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
+	{"locker/store/storetest", "github.com/redis/go-redis/v9", "Losses is a hook that loses a Store's calls"},
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker", "a response is stored under a lease"},
 	{"locker/idempotency", "github.com/redis/go-redis/v9", "one of its Stores keeps responses in Redis"},

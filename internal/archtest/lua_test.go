@@ -29,7 +29,6 @@ var luaCommands = map[string]string{
 	"HLEN":             "counts permits, and the times that nodes of a quorum began to wait",
 	"HMGET":            "reads the record of a request that may have been sent before",
 	"HSET":             "keeps the use of a permit, a called task, or the record of a request",
-	"INCRBY":           "counts fences while the counter is ahead of the clock",
 	"INFO":             "shows by replication, stats and memory whether a quorum's node has lost data",
 	"MGET":             "reads lease, counter and tombstone in one command; it returns no error for data of another type",
 	"PEXPIRE":          "renews a lease, or keeps it",
@@ -51,7 +50,7 @@ var luaCommands = map[string]string{
 }
 
 // luaWrites finds the names of commands that a replica refuses.
-var luaWrites = regexp.MustCompile(`^(DEL|GETEX|H(DEL|SET)|INCRBY|PEXPIRE|SET|Z(ADD|REM|REMRANGEBYSCORE))$`)
+var luaWrites = regexp.MustCompile(`^(DEL|GETEX|H(DEL|SET)|PEXPIRE|SET|Z(ADD|REM|REMRANGEBYSCORE))$`)
 
 // luaKeyless finds the names of commands whose first argument is not a key.
 var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
@@ -59,9 +58,11 @@ var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
 // luaTried are the commands that scripts may call by redis.pcall, each with its reason. If the
 // server refuses any other write, the refusal must end the script.
 var luaTried = map[string]string{
+	"GET":      "data of another type at a key shows that the key is no lease of the caller; the script goes on as for another holder",
 	"HSET":     "a full server has no room for the stored response; the record still shows that the work is done",
 	"PUBLISH":  "the ACL may forbid the channel, and a lost message must not stop a release half-way",
 	"PUBSUB":   "the ACL may forbid PUBSUB; a waiter that cannot be counted counts as present",
+	"SET":      "a fence counter that is no text must not end a script that has granted other leases; SET … GET then changes nothing",
 	"SPUBLISH": "as PUBLISH",
 }
 

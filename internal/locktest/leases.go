@@ -32,8 +32,8 @@ func Release(t *testing.T, lease *locker.Lease) {
 // targets.
 func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
-	// In a bubble of synctest, the clock starts in the year 2000, and 48 h pass quickly. A bubble in which
-	// leases are renewed never ends by itself.
+	// In a bubble of synctest, the clock starts in the year 2000, and 48 h pass quickly. A bubble
+	// in which leases are renewed never ends by itself.
 	limit := time.Minute
 	if time.Now().Year() < 2020 {
 		limit = 48 * time.Hour

@@ -152,10 +152,10 @@ func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	}
 }
 
-// Two lists differ in one node, and all servers work. No key has two holders. The server that is not
-// in the set gets the seat of the node that its list lacks only as a guess. This node takes its seat
-// back as soon as a process of the other list looks. Then the wrong list is out, and a warning and
-// Nodes say so. A list of another length gets an error that names the nodes of both lists.
+// Two lists differ in one node, and all servers work. No key has two holders. The server that is
+// not in the set gets the seat of the node that its list lacks only as a guess. This node takes its
+// seat back as soon as a process of the other list looks. Then the wrong list is out, and a warning
+// and Nodes say so. A list of another length gets an error that names the nodes of both lists.
 func TestAWrongListPutsNoNodeOutForGood(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 4)
@@ -190,8 +190,8 @@ func TestAWrongListPutsNoNodeOutForGood(t *testing.T) {
 	}
 }
 
-// withoutAddress is a client that does not show its address, like a client of Sentinel or of another
-// library.
+// withoutAddress is a client that does not show its address, like a client of Sentinel or of
+// another library.
 type withoutAddress struct{ client *redis.Client }
 
 func (w withoutAddress) Process(ctx context.Context, cmd redis.Cmder) error {

@@ -150,8 +150,8 @@ func (w *model) restartMajority(i int) time.Duration {
 	return modelLimit
 }
 
-// restartInTurn restarts the next node, empty or with its data. Before the first node, all processes
-// get other names of the nodes.
+// restartInTurn restarts the next node, empty or with its data. Before the first node, all
+// processes get other names of the nodes.
 func (w *model) restartInTurn(int) time.Duration {
 	s := w.nodes[w.turn%w.n]
 	for _, c := range w.clients {

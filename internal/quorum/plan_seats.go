@@ -50,8 +50,8 @@ func (c *council) findSet() {
 // server, and one name can lead to several. If a server cannot prove a seat, because it has no
 // marker of the set, or another node of this list is the newer server of that seat, it gets one of
 // the seats that no node of this list has proven. So a server whose name is new returns after a
-// restart. When another server has taken a seat, the seat's former server does not vote any more. So
-// a wrong guess can end the vote of one node, but it never breaks a lock.
+// restart. When another server has taken a seat, the seat's former server does not vote any more.
+// So a wrong guess can end the vote of one node, but it never breaks a lock.
 func (c *council) findSeats() {
 	if c.set == "" {
 		return
@@ -91,10 +91,10 @@ func (c *council) recordNames() {
 	}
 }
 
-// assignFreeSeats gives the seats that no node has proven to the nodes that have proven no seat. The
-// names decide first. When there is only one free seat, or when all nodes answer, the names do not
-// matter: any of these seats suits any of these nodes. Such a choice is a guess, because the seat
-// may belong to a server that is not in this list.
+// assignFreeSeats gives the seats that no node has proven to the nodes that have proven no seat.
+// The names decide first. When there is only one free seat, or when all nodes answer, the names do
+// not matter: any of these seats suits any of these nodes. Such a choice is a guess, because the
+// seat may belong to a server that is not in this list.
 func (c *council) assignFreeSeats() {
 	proven, free, all := slices.Clone(c.seatOf), 0, true
 	for i := range c.views {

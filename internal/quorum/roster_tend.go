@@ -148,8 +148,9 @@ func (r *roster) apply(views []view, p plan) {
 }
 
 // warnOfNamesLocked warns once of each node that has another address in this process than in the
-// set. The nodes vote all the same, and a server that forgets finds its seat. But when several nodes
-// forget at the same time, the names help to tell which server is which. The caller holds r.mu.
+// set. The nodes vote all the same, and a server that forgets finds its seat. But when several
+// nodes forget at the same time, the names help to tell which server is which. The caller holds
+// r.mu.
 func (r *roster) warnOfNamesLocked(views []view, p plan) {
 	for n := range r.quorum.eachNode(p.renamed) {
 		if r.renamed.has(n.index) {

@@ -130,8 +130,8 @@ func TestTheLawsHoldOverTLS(t *testing.T) {
 }
 
 // The first program of the README works over each kind of connection that a service may have: with
-// RESP2, with a Cluster over TLS, and with Sentinels and servers that want passwords. A waiter gets the
-// key by a message.
+// RESP2, with a Cluster over TLS, and with Sentinels and servers that want passwords. A waiter gets
+// the key by a message.
 func TestTheFirstProgramWorksOverEachKindOfConnection(t *testing.T) {
 	t.Parallel()
 	check := func(t *testing.T, open func() (*locker.Engine, error), direct redis.UniversalClient) {

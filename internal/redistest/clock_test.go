@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The server takes the time from the machine at least ten times a second. Valkey 9 answers TIME with
-// the time that it has taken last.
+// The server takes the time from the machine at least ten times a second. Valkey 9 answers TIME
+// with the time that it has taken last.
 func TestTheClockOfAServerCanBeSet(t *testing.T) {
 	t.Parallel()
 	s, clock := StartWithClock(t)

@@ -143,8 +143,8 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 	return client
 }
 
-// Protect gives the servers and the Sentinels a password each, which their clients must know from now
-// on.
+// Protect gives the servers and the Sentinels a password each, which their clients must know from
+// now on.
 func (s *SentinelSet) Protect(t testing.TB, password, ofSentinels string) {
 	t.Helper()
 	at := func(servers []*Server, commands ...[]any) {

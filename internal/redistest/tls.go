@@ -31,8 +31,8 @@ func StartTLS(t testing.TB, args ...string) *Server {
 	return s
 }
 
-// certified makes a certificate. It returns the configuration of the clients, and the arguments of the
-// servers.
+// certified makes a certificate. It returns the configuration of the clients, and the arguments of
+// the servers.
 func certified(t testing.TB) (config *tls.Config, args []string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -7,10 +7,10 @@
 //	})
 //
 // A term is the time for which one process leads. A term is one lease of the Locker. So the number
-// of a term is the lease's fence, which is larger than the numbers of all earlier terms, except on a
-// semaphore with several leaders. A
-// leader that was paused for longer than its lease does not notice at once that another process
-// leads. The data must check the fence to refuse the writes of this old leader.
+// of a term is the lease's fence, which is larger than the numbers of all earlier terms, except on
+// a semaphore with several leaders. A leader that was paused for longer than its lease does not
+// notice at once that another process leads. The data must check the fence to refuse the writes of
+// this old leader.
 //
 // Some programs ask whether they lead, watch the leader, or let another process lead. For these
 // programs, [New] makes a [Leader]. For all other programs, [Run] is enough.

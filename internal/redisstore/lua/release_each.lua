@@ -6,8 +6,8 @@
 -- returns: for each lease "released", or "" when nothing was done, and release.lua must be called;
 --   as one string, with a line feed between them
 -- idempotent: a second execution finds L without the token, and does nothing.
--- first write: DEL, which a full server accepts and a replica refuses. One DEL releases four leases.
---   The answer "" states nothing about a lease, so it may come from a replica.
+-- first write: DEL, which a full server accepts and a replica refuses. One DEL releases four
+--   leases. The answer "" states nothing about a lease, so it may come from a replica.
 local found, alone
 local over, again, answers = {}, {}, {}
 for i, token in ipairs(ARGV) do

@@ -20,8 +20,8 @@ type instance struct {
 	visits        atomic.Int64
 }
 
-// crowd starts instances that lock the same key until the test ends, and checks that their visits do
-// not overlap.
+// crowd starts instances that lock the same key until the test ends, and checks that their visits
+// do not overlap.
 func crowd(t *testing.T, n int) []*instance {
 	t.Helper()
 	servers := []*redistest.Server{redistest.Start(t)}
@@ -54,8 +54,8 @@ func crowd(t *testing.T, n int) []*instance {
 	return all
 }
 
-// until waits until the instances have made n more visits in total, and returns how many of them each
-// has made.
+// until waits until the instances have made n more visits in total, and returns how many of them
+// each has made.
 func until(t *testing.T, all []*instance, n int64) (shares []int64) {
 	t.Helper()
 	before := make([]int64, len(all))
@@ -74,8 +74,8 @@ func until(t *testing.T, all []*instance, n int64) (shares []int64) {
 	return shares
 }
 
-// Instances that poll starve while others queue for the same busy key. When all instances change from
-// polling to the queue at the same time, each of them keeps its share.
+// Instances that poll starve while others queue for the same busy key. When all instances change
+// from polling to the queue at the same time, each of them keeps its share.
 func TestTheChangeToTheQueueAtOneTimeStarvesNobody(t *testing.T) {
 	t.Parallel()
 	t.Run("one by one", func(t *testing.T) {

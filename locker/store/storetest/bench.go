@@ -32,8 +32,8 @@ func (b *bench) claim(owner string) store.Claim {
 	return store.Claim{Key: b.key, Owner: owner, TTL: ttl, FenceCount: 1}
 }
 
-// ask makes a step. If Losses has lost one of its calls, and so the step has failed, ask repeats the
-// step, as an Engine does. The result lost is what was lost before the repetition.
+// ask makes a step. If Losses has lost one of its calls, and so the step has failed, ask repeats
+// the step, as an Engine does. The result lost is what was lost before the repetition.
 func ask[T any](b *bench, step func(context.Context, T) (store.Grant, error), c T) (g store.Grant, lost loss, err error) {
 	if g, err = step(b.Context(), c); err == nil {
 		return g, "", nil
@@ -67,8 +67,8 @@ func (b *bench) renew(c store.Claim) store.Grant {
 	return gs[0]
 }
 
-// renewAll renews the leases of cs. If Losses has lost a call, renewAll renews the leases again that
-// have no answer.
+// renewAll renews the leases of cs. If Losses has lost a call, renewAll renews the leases again
+// that have no answer.
 func (b *bench) renewAll(cs []store.Claim) ([]store.Grant, error) {
 	b.Helper()
 	gs, err := b.Store.Renew(b.Context(), cs)

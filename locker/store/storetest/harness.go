@@ -20,9 +20,9 @@ type Harness struct {
 	// LoseReply makes the next call of op for key fail without an answer after it has run. If
 	// LoseReply is nil, the laws that need it are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
-	// Losses is for a Store whose step is more than one call to a server. All calls of Store must go
-	// through Losses. Each law is then checked again for each of its calls, with the request or the
-	// reply of this call lost. If Losses is nil, each law is checked once.
+	// Losses is for a Store whose step is more than one call to a server. All calls of Store must
+	// go through Losses. Each law is then checked again for each of its calls, with the request or
+	// the reply of this call lost. If Losses is nil, each law is checked once.
 	Losses *Losses
 	// Occupy makes another library or program hold key for ttl, or without end when ttl is 0. If
 	// Occupy is nil, the laws that need it are left out.

@@ -86,8 +86,8 @@ func (l *Losses) count() int {
 	return l.calls
 }
 
-// takeHit reports whether a call was lost since the last takeHit, and what of the call. A nil Losses
-// has lost nothing.
+// takeHit reports whether a call was lost since the last takeHit, and what of the call. A nil
+// Losses has lost nothing.
 func (l *Losses) takeHit() (how loss, hit bool) {
 	if l == nil {
 		return "", false

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A call whose request is lost does not run, and a call whose reply is lost runs. Both have the same
-// error, and no other call is lost.
+// A call whose request is lost does not run, and a call whose reply is lost runs. Both have the
+// same error, and no other call is lost.
 func TestLossesLoseOneCall(t *testing.T) {
 	t.Parallel()
 	for how, runs := range map[loss]int{lostRequest: 2, lostReply: 3} {
