@@ -28,8 +28,8 @@ func newDoctor(to *servers) *cobra.Command {
 It checks version, role, eviction, memory, persistence, replicas, the rights of the
 user (ACL), the clock, the votes of a quorum, keys without a TTL, and what dead
 processes left behind. It locks a throw-away key, whose name begins with --key, and
-lets a second caller wait for it. Apart from this key it reads only; on a quorum it
-also lets nodes vote again whose time has come, as every service does.
+lets a second caller wait for it. Apart from this key it reads only. On a quorum it
+locks no key, but lets nodes vote again whose time has come, as every service does.
 
 Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 		Example: `  latchctl doctor
@@ -164,7 +164,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		} else {
 			visit(ctx, address(c), c)
 		}
-		if answered > before {
+		if answered > before && !d.several { // no plain lock on the nodes of a quorum: they vote
 			d.probe(ctx, address(c), c)
 		}
 	}

@@ -58,11 +58,11 @@ var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
 // luaTried are the commands that scripts may call by redis.pcall, each with its reason. If the
 // server refuses any other write, the refusal must end the script.
 var luaTried = map[string]string{
-	"GET":      "data of another type at a key shows that the key is no lease of the caller; the script goes on as for another holder",
+	"GET":      "a release reads its lease first; data of another type counts as the lease of another token",
 	"HSET":     "a full server has no room for the stored response; the record still shows that the work is done",
 	"PUBLISH":  "the ACL may forbid the channel, and a lost message must not stop a release half-way",
 	"PUBSUB":   "the ACL may forbid PUBSUB; a waiter that cannot be counted counts as present",
-	"SET":      "a fence counter that is no text must not end a script that has granted other leases; SET … GET then changes nothing",
+	"SET":      "a counter of another type must not end acquire_each.lua after it has granted a lease; until then, the refusal ends it",
 	"SPUBLISH": "as PUBLISH",
 }
 
@@ -149,7 +149,7 @@ func bodyFaults(body string) (problems []string) {
 			bad("%s is in no row of luaCommands: add it with the reason, and list it in docs/operations.md", command)
 		case tried && luaTried[command] == "":
 			bad("redis.pcall of %s, which is in no row of luaTried: a refused command must end the script", command)
-		case !luaKeyless.MatchString(command) && key != "KEYS" && key != "unpack":
+		case !luaKeyless.MatchString(command) && key != "KEYS":
 			bad("%s…: the first argument is a key, so it must be KEYS[…]: a Redis Cluster knows no other keys", m[0])
 		}
 	}

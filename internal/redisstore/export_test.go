@@ -31,3 +31,6 @@ func (s *Subscriptions) end() (channels []string) {
 func DelayLeaving(s store.Store, d time.Duration) {
 	s.(*Store).inbox.unusedLimit = d
 }
+
+// RefusesText reports whether err may be the refusal of a script's text.
+func RefusesText(err error) bool { return refusesText(err) }

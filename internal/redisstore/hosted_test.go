@@ -193,3 +193,23 @@ func TestIdleConnectionsThatAreCutDelayNoWaiter(t *testing.T) {
 	release(t, holder)
 	release(t, waiter.Granted(2*time.Second))
 }
+
+// An error of a script that has run is no refusal of its text, so that a Store does not give up
+// messages because a slot moves or an operator ends a script.
+func TestOnlyARefusalOfTheTextEndsTheUseOfMessages(t *testing.T) {
+	for text, want := range map[string]bool{
+		"ERR bad lua script for redis cluster, publish is not allowed":                                   true,
+		"ERR This Redis command is not allowed from scripts":                                             true,
+		"ERR Script attempted to access a non local key in a cluster node script: abc":                   false,
+		"ERR Error running script (call to f_abc): @user_script:3: ERR value is not an integer":          false,
+		"ERR Script killed by user with SCRIPT KILL.":                                                    false,
+		"ERR ACL failure in script: User locks has no permissions to run the 'set' command script: abc":  false,
+		"READONLY You can't write against a read only replica script: abc, on @user_script:1.":           false,
+		"ERR latchkit: the fence counter of a key is at 2^53 or above, so fences would repeat script: a": false,
+		"ERR unknown command 'evalsha'":                                                                  false,
+	} {
+		if got := redisstore.RefusesText(serverError(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

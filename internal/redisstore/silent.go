@@ -44,16 +44,17 @@ func withoutMessages(text string) (silent string, sends bool) {
 }
 
 // refusesText reports whether err may be the refusal of a script's text, or of a command that the
-// text names. Servers have many words for it. If the error has another cause, the script without
-// messages fails too.
+// text names. Servers have many words for it. The error of a script that has run, for example
+// while its slot moves, is no such refusal: a second attempt may succeed for another reason.
 func refusesText(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) || errorCode(reply.Error()) != "ERR" {
 		return false
 	}
 	text := strings.ToLower(reply.Error())
-	return !strings.Contains(text, "latchkit:") &&
-		slices.ContainsFunc([]string{"lua", "script", "pubsub", "publish"}, func(word string) bool { return strings.Contains(text, word) })
+	has := func(word string) bool { return strings.Contains(text, word) }
+	return slices.ContainsFunc([]string{"lua", "script", "pubsub", "publish"}, has) &&
+		!slices.ContainsFunc([]string{"latchkit:", "user_script", "running script", "script killed", "non local key", "acl failure"}, has)
 }
 
 // run runs the script once, without messages if the server refuses messages.
