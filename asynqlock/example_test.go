@@ -68,8 +68,7 @@ func ExampleProblem() {
 	}
 	guarded := g.Middleware(asynq.HandlerFunc(sendWelcome))
 	err = guarded.ProcessTask(context.Background(), asynq.NewTask("email:welcome", []byte(`{"user_id":42}`)))
-	var p *asynqlock.Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
 		fmt.Println(p.Code, p.Verdict, errors.Is(err, locker.ErrBusy), errors.Is(err, asynq.RevokeTask))
 	}
 	// Output: lock-busy dropped true true

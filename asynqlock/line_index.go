@@ -108,14 +108,12 @@ func (w *waker) start() {
 		return
 	}
 	w.keeping = true
-	w.routines.Add(1)
-	go func() {
-		defer w.routines.Done()
+	w.routines.Go(func() {
 		for w.ctx.Err() == nil {
 			w.keep()
 			sleep.For(w.ctx, keepEvery)
 		}
-	}()
+	})
 }
 
 // keep prolongs the watches of this process, and takes over lines that no process watches.

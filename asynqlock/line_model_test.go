@@ -31,7 +31,7 @@ var lineWorker = proc.Register("asynq worker of a line", func(args []string) {
 	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
 	fatal(err)
 	opts := []asynqlock.Option{asynqlock.WithWaking(c), asynqlock.WithPrefix(queue + ":")}
-	for _, name := range strings.Split(types, ",") {
+	for name := range strings.SplitSeq(types, ",") {
 		opts = append(opts, asynqlock.On(name, asynqlock.Template(busyKey)))
 	}
 	g, err := asynqlock.New(l, opts...)

@@ -199,10 +199,10 @@ func annotate(t *testing.T, lock *lockpb.Lock) (pkg, service string) {
 	options := &descriptorpb.MethodOptions{}
 	proto.SetExtension(options, lockpb.E_Lock, lock)
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String(pkg + ".proto"), Package: proto.String(pkg), Syntax: proto.String("proto3"),
-		MessageType: []*descriptorpb.DescriptorProto{{Name: proto.String("Request")}},
-		Service: []*descriptorpb.ServiceDescriptorProto{{Name: proto.String("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
-			Name: proto.String("Do"), InputType: proto.String("." + pkg + ".Request"), OutputType: proto.String("." + pkg + ".Request"), Options: options,
+		Name: new(pkg + ".proto"), Package: new(pkg), Syntax: new("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{{Name: new("Request")}},
+		Service: []*descriptorpb.ServiceDescriptorProto{{Name: new("Odd"), Method: []*descriptorpb.MethodDescriptorProto{{
+			Name: new("Do"), InputType: new("." + pkg + ".Request"), OutputType: new("." + pkg + ".Request"), Options: options,
 		}}}},
 	}, protoregistry.GlobalFiles)
 	if err == nil {

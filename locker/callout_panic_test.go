@@ -212,9 +212,13 @@ func (w fragileHolder) AfterFunc(do func()) (stop func() bool) {
 // The functions that make metadata and pauses panic. Nothing is then held or left.
 func TestAFunctionOfTheCallerThatPanicsLeavesNothing(t *testing.T) {
 	for name, opt := range map[string]locker.Option{
-		"metadata":                   locker.WithMetadata(func(context.Context) string { panic("metadata") }),
-		"the first pause":            locker.WithBackoff(func(func(time.Duration) bool) { panic("backoff") }),
-		"a pause after other pauses": locker.WithBackoff(func(yield func(time.Duration) bool) { _ = yield(time.Second) && yield(time.Second); panic("backoff") }),
+		"metadata":        locker.WithMetadata(func(context.Context) string { panic("metadata") }),
+		"the first pause": locker.WithBackoff(func(func(time.Duration) bool) { panic("backoff") }),
+		"a pause after other pauses": locker.WithBackoff(func(yield func(time.Duration) bool) {
+			_ = yield(time.Second)
+			_ = yield(2 * time.Second)
+			panic("backoff")
+		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -85,7 +85,7 @@ func errClosed(key string) error {
 func (e *Engine) enterAcquire(c *caller) bool {
 	c.refused = e.draining
 	// Join fails when the lease of the caller has ended meanwhile, and Drain has returned.
-	if !e.holders.Enter() && !(c.isHolder() && e.holders.Join()) {
+	if !e.holders.Enter() && (!c.isHolder() || !e.holders.Join()) {
 		return false
 	}
 	if e.acquires.Enter() {

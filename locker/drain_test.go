@@ -60,7 +60,7 @@ func checkDrain(t *testing.T, l locker.Locker, rule locker.Rule) {
 	go func() {
 		ran <- locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
 			close(begun)
-			time.Sleep(10 * time.Second)
+			time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
 			return ctx.Err()
 		})
 	}()
@@ -145,7 +145,7 @@ func TestTheHoldersTimeIsOverWhenDrainsContextEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(t, context.Cause(lease.Context()), "a", locker.ErrClosed)
-		time.Sleep(10 * time.Second)
+		time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
 		if info, _ := store.Inspect(t.Context(), "a"); !info.Held {
 			t.Error("the lease was not kept until its release")
 		}
@@ -264,7 +264,7 @@ func checkNoLateLease(t *testing.T, l *locker.Engine, key string) {
 			}
 		}()
 	}
-	time.Sleep(20 * time.Millisecond) // the load itself; nothing depends on how far it gets
+	time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the load itself; nothing depends on how far it gets
 	if err := l.Drain(t.Context()); err != nil {
 		t.Error(err)
 	}

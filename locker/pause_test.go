@@ -68,7 +68,7 @@ var looks = map[string]func(ctx context.Context) bool{
 		}
 	},
 	"sleepy": func(ctx context.Context) bool {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) //nolint:forbidigo // the look follows a sleep
 		return ctx.Err() == nil
 	},
 }
@@ -87,7 +87,7 @@ func TestAfterAPauseTheContextNeverSaysAlive(t *testing.T) {
 				child.Expect(t, "held")
 				child.Pause()
 				child.AwaitStop()
-				time.Sleep(pausedTTL + 10*time.Millisecond) // the pause itself
+				time.Sleep(pausedTTL + 10*time.Millisecond) //nolint:forbidigo // the pause itself
 				child.Resume()
 				for {
 					line := child.Expect(t, "")
@@ -111,7 +111,7 @@ func TestALookAtTheContextEndsALeaseWhoseTimeIsOver(t *testing.T) {
 				outer := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second, EndAfter: time.Second})
 				locker.StopKeeper(l)
 				err := locker.Run(outer.Context(), l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
-					time.Sleep(time.Until(outer.Expires()))
+					time.Sleep(time.Until(outer.Expires())) //nolint:forbidigo // in a bubble
 					for _, c := range []context.Context{ctx, context.WithValue(ctx, valueKey{}, 1), outer.Context()} {
 						if looks[way](c) {
 							t.Errorf("a look says that the context is alive")

@@ -99,7 +99,7 @@ func checkPromises(t testing.TB, tree fs.FS) (problems []string) {
 		if !used[p.words] {
 			problems = append(problems, fmt.Sprintf("the table of promises: no sentence has the words %q: remove the row", p.words))
 		}
-		for _, test := range strings.Fields(p.tests) {
+		for test := range strings.FieldsSeq(p.tests) {
 			if !tests[test] {
 				problems = append(problems, fmt.Sprintf("the table of promises: there is no test %s, for %q", test, p.words))
 			}

@@ -68,7 +68,7 @@ func (n *node) fault(name string) string {
 }
 
 func (n *node) serve(c net.Conn) {
-	defer c.Close() //nolint:errcheck // a pipe
+	defer c.Close()
 	in, held := bufio.NewReader(c), ""
 	for {
 		name, err := readEcho(in)

@@ -95,12 +95,12 @@ func (t *Tap) connect(ctx context.Context, node *redis.Client) (c net.Conn, hang
 		}
 		return nil, nil, err
 	}
-	_ = own.Conn.SetDeadline(time.Time{}) // go-redis has set deadlines; a broken connection fails later
+	_ = own.SetDeadline(time.Time{}) // go-redis has set deadlines; a broken connection fails later
 	return own.Conn, func() {
 		if secure, ok := own.Conn.(*tls.Conn); ok {
 			_ = secure.NetConn().Close() // otherwise the notice of the end may wait for a server that hangs
 		} else {
-			_ = own.Conn.Close()
+			_ = own.Close()
 		}
 		// A failed call makes go-redis remove the connection from its pool, instead of keeping it.
 		ping := context.Background()

@@ -42,7 +42,7 @@ func (c *council) keepSet() {
 			c.exclude(i, store.NodeStranger, 0, errSeatOpen)
 		case member && v.generation() == c.seats[at].generation && !c.confirms(i) && (v.marker.state == stateJoins || strings.HasPrefix(v.generation(), formedPrefix)):
 			c.continueJoin(i)
-		case member && !c.replace && !(isGuess(c.seats[at].generation) && !isGuess(v.generation())):
+		case member && !c.replace && (!isGuess(c.seats[at].generation) || isGuess(v.generation())):
 			c.exclude(i, store.NodeReplaced, 0, errReplaced)
 		default: // a server that has proven its seat also takes it back from a server that has only guessed it
 			c.joinAnew(i, store.NodeJoins, nil)

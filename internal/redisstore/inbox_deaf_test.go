@@ -57,7 +57,7 @@ func (p *splitter) serve(c net.Conn) {
 		return
 	}
 	defer func() { _ = server.Close() }()
-	go io.Copy(c, server)
+	go func() { _, _ = io.Copy(c, server) }()
 	subscribed, buffer := false, make([]byte, 64<<10)
 	for {
 		n, err := c.Read(buffer)
@@ -73,7 +73,7 @@ func (p *splitter) serve(c net.Conn) {
 			}
 			_ = server.Close()
 			server = other
-			go io.Copy(c, other)
+			go func() { _, _ = io.Copy(c, other) }()
 		} else if !subscribed {
 			p.calls.Add(1)
 		}
@@ -106,14 +106,14 @@ func TestWaitersWhoseMessagesDoNotArrivePollInOrderWithoutAStorm(t *testing.T) {
 	began, first := time.Now(), acquire("first")
 	order := startWaiters(t, holder, lockers, "first")
 	for seen.count("no-messages") < waiters && time.Since(began) < time.Minute {
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // between two looks
 	}
 	t.Logf("after %v: %d subscriptions, %d calls, %d warnings", time.Since(began), proxy.subscriptions.Load(), proxy.calls.Load(), seen.count("no-messages"))
 	if proxy.subscriptions.Load() < 2*waiters {
 		t.Error("positive control: the subscriptions do not go to another server")
 	}
 	for time.Since(began) < 10*time.Second { // the time that the limit is about
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // between two looks
 	}
 	if n := proxy.subscriptions.Load(); n > 5*waiters {
 		t.Errorf("%d subscriptions of %d processes in 10 s", n, waiters)
@@ -170,7 +170,7 @@ func startWaiters(t *testing.T, holder *locker.Engine, lockers []*locker.Engine,
 			if time.Now().After(deadline) {
 				t.Fatalf("%d waiters are in the queue, want %d", len(queue), i+1)
 			}
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // between two looks
 		}
 	}
 	served := make(chan []int, 1)

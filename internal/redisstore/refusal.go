@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -23,7 +24,7 @@ func Refused(err error) error {
 	switch {
 	case errors.As(err, &reply):
 		refused := refusedBy(errorCode(reply.Error()), err)
-		if _, known := refused.(*store.Refusal); !known && errors.Is(err, link.ErrNotConnected) {
+		if _, known := errtype.As[*store.Refusal](refused); !known && errors.Is(err, link.ErrNotConnected) {
 			return &store.Refusal{Temporary: true, Err: err}
 		}
 		return refused

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,10 +134,8 @@ func (r *Restricted) refusal(words []string) string {
 	r.mu.Lock()
 	r.seen[name]++
 	r.mu.Unlock()
-	for _, refused := range r.limits.Commands {
-		if name == refused {
-			return fmt.Sprintf("ERR unknown command '%s', with args beginning with: ", words[0])
-		}
+	if slices.Contains(r.limits.Commands, name) {
+		return fmt.Sprintf("ERR unknown command '%s', with args beginning with: ", words[0])
 	}
 	if name == "eval" || name == "script" && len(words) == 3 {
 		text := strings.ToLower(words[min(len(words)-1, 1)])
