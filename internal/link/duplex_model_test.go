@@ -37,6 +37,7 @@ func (n *node) dial(context.Context) (net.Conn, func(), error) {
 	n.dials++
 	if n.refused > 0 || n.faults && n.rng.IntN(8) == 0 {
 		n.refused--
+		time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble: all callers of a round list their calls
 		return nil, nil, &net.OpError{Op: "dial", Err: errNo}
 	}
 	n.open++

@@ -54,7 +54,11 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 					continue
 				}
 				var calls int
-				if _, err := fmt.Sscanf(rest, "calls=%d", &calls); err != nil || calls > 20 {
+				most := 20
+				if name == "cmdstat_zrem" {
+					most += n / 8 // eight entries with each command
+				}
+				if _, err := fmt.Sscanf(rest, "calls=%d", &calls); err != nil || calls > most {
 					t.Errorf("%s: %d calls for %d dead processes", name, calls, n)
 				}
 			}
