@@ -26,6 +26,7 @@ var kinds = [...]struct {
 	{locker.ErrGone, "gone"},
 	{locker.ErrInvalidKey, "invalid_key"},
 	{locker.ErrInvalidRule, "invalid_rule"},
+	{locker.ErrSelfDeadlock, "self_deadlock"}, // before unsupported, because an ErrSelfDeadlock is also ErrUnsupported
 	{locker.ErrUnsupported, "unsupported"},
 	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},

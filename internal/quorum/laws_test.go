@@ -36,19 +36,14 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness 
 	direct := clientsOf(t, servers)
 	var proxies []*chaos.Proxy
 	var through []*redis.Client
-	losses := new(storetest.Losses)
 	for _, s := range servers {
 		p := chaos.NewProxy(t, s.Addr())
 		proxies = append(proxies, p)
-		c := s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() })
-		loadScripts(t, c)
-		c.AddHook(losses)
-		through = append(through, c)
+		through = append(through, s.Client(t, func(o *redis.Options) { o.Addr = p.Addr() }))
 	}
 	return storetest.Harness{
-		Losses: losses,
-		Store:  openQuorum(t, through),
-		Can:    quorumCan,
+		Store: openQuorum(t, through),
+		Can:   quorumCan,
 		LoseReply: func(t testing.TB, op locker.Op, key string) {
 			for i, p := range proxies {
 				loadScripts(t, through[i])
