@@ -106,8 +106,8 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, KeepFor: time.Minute}))
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
-		// The holder does not use the last 2 ms of a lease (the drift), so such a lease would be over
-		// before it begins.
+		// The holder does not use the last 2 ms of a lease (the drift), so such a lease would be
+		// over before it begins.
 		wantErr(t, err, "a", locker.ErrInvalidRule)
 		if !strings.Contains(err.Error(), "raise TTL") {
 			t.Fatal(err)
