@@ -91,7 +91,7 @@ type fenced interface {
 // contestants lists all contestants of the bench. A row uses some of these contestants, and
 // selects them by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
-	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
+	bareFloor, pipedFloor, rueidisFloor, wakeFloor, twoPings,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
 	rueidislockUsual, rueidislockZero,

@@ -30,6 +30,7 @@ type crew struct {
 type work struct {
 	Counts     []int     // number of acquisitions of each worker
 	Waits      histogram // how long workers waited for the lock; the end of the turn cuts off each worker's last wait
+	Whole      histogram // how long an acquire and its release took together
 	CPU        time.Duration
 	Mallocs    uint64
 	Violations int
@@ -166,6 +167,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 		}
 		done.Counts = append(done.Counts, w.count)
 		done.Waits.merge(w.waits)
+		done.Whole.merge(w.whole)
 		done.Violations += w.violations
 	}
 	return done, nil
@@ -207,6 +209,7 @@ type worker struct {
 	count      int
 	violations int
 	waits      histogram
+	whole      histogram
 	err        error
 }
 
@@ -221,13 +224,15 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		asked := time.Now()
 		if runs && w.alone {
 			err := runner.Run(ctx, key, func() { w.waits.add(time.Since(asked)) })
-			if !time.Now().Before(end) {
+			released := time.Now()
+			if !released.Before(end) {
 				return
 			}
 			if err != nil {
 				w.err = err
 				return
 			}
+			w.whole.add(released.Sub(asked))
 			w.count++
 			continue
 		}
@@ -249,13 +254,15 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 			w.violations += w.arena.leave()
 		}
 		err = h.Release(context.Background())
-		if !time.Now().Before(end) {
+		released := time.Now()
+		if !released.Before(end) {
 			return // an error is no failure, because a lock of rueidislock ends with ctx
 		}
 		if err != nil {
 			w.err = err
 			return
 		}
+		w.whole.add(released.Sub(asked))
 		w.count++
 	}
 }

@@ -28,6 +28,19 @@ func newDelay(target string, latency time.Duration) (*delay, error) {
 	return d, nil
 }
 
+// over returns the address of a line to target whose answers come later by latency, and a function
+// that closes the line. Without a latency, the address is that of target.
+func over(target string, latency time.Duration) (addr string, hangUp func(), err error) {
+	if latency == 0 {
+		return target, func() {}, nil
+	}
+	d, err := newDelay(target, latency)
+	if err != nil {
+		return "", nil, err
+	}
+	return d.addr(), d.close, nil
+}
+
 func (d *delay) addr() string { return d.listener.Addr().String() }
 
 func (d *delay) accept() {
@@ -73,7 +86,7 @@ func (d *delay) pass(dst, src net.Conn, latency time.Duration) {
 	pieces := make(chan piece, 1024)
 	d.work.Go(func() {
 		for p := range pieces {
-			time.Sleep(time.Until(p.due))
+			nap(time.Until(p.due))
 			// An error of Write does not matter: when one connection is closed, the proxy
 			// closes the other one too, and the goroutine that reads ends.
 			_, _ = dst.Write(p.text)

@@ -22,7 +22,7 @@ const (
 // variant is one way to use latchkit: its fields choose the client, the calls and the options.
 type variant struct {
 	name    string
-	plain   bool // the client has go-redis' default options; otherwise it has ContextTimeoutEnabled, as in the README
+	plain   bool // the service makes the client, with go-redis' default options; otherwise Open makes it, as in the README
 	runs    bool // the workers call Run instead of Acquire and Release
 	options []locker.SingleOption
 }
@@ -49,16 +49,28 @@ func latchkits() []contestant {
 	all := make([]contestant, len(variants))
 	for i, v := range variants {
 		all[i] = contestant{name: v.name, kind: ours, open: v.open}
+		if !v.plain {
+			all[i].sends = []string{"echo"} // once for each connection that callers write and read
+		}
 	}
 	return all
 }
 
 func (v variant) open(s settings) (locks, error) {
-	c := s.client(!v.plain)
-	l := &latchkitLocks{clients: []redis.UniversalClient{c}}
 	options := append([]locker.SingleOption{locker.WithTTL(s.TTL)}, v.options...)
+	l := &latchkitLocks{}
 	var err error
-	if l.engine, err = locker.New(c, options...); v.runs {
+	switch {
+	case v.plain:
+		c := s.dial()
+		l.clients = []redis.UniversalClient{c}
+		l.engine, err = locker.New(c, options...)
+	case s.Cluster:
+		l.engine, err = locker.Open(&redis.ClusterOptions{Addrs: []string{s.Addr}}, options...)
+	default:
+		l.engine, err = locker.Open(&redis.Options{Addr: s.Addr}, options...)
+	}
+	if v.runs {
 		return latchkitRuns{l}, err
 	}
 	return l, err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,4 +41,14 @@ func runPinned(launch func() error) (err error) {
 		err = errors.Join(err, freed)
 	}()
 	return launch()
+}
+
+// nap sleeps for d, with an error of some 50 µs. time.Sleep in a process with nothing else to do
+// may sleep a millisecond longer, because it waits for network events with a limit in milliseconds.
+func nap(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	for left := unix.NsecToTimespec(int64(d)); unix.Nanosleep(&left, &left) == unix.EINTR; {
+	}
 }

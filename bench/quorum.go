@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,15 +31,16 @@ type quorumWork struct {
 	LeftBehind   int       // number of goroutines that are left after the library was closed
 }
 
-// condition is how many servers are slow or stopped.
+// condition is which servers are slow or stopped.
 type condition struct {
-	name          string
-	slow, stopped int
+	name    string
+	lines   []time.Duration // the delay of each of the first servers' answers
+	stopped int
 }
 
-var conditions = []condition{{name: "healthy"}, {name: "1 slow by 20 ms", slow: 1}, {name: "2 stopped", stopped: 2}}
-
-const slowBy = 20 * time.Millisecond
+var conditions = []condition{
+	{name: "healthy"}, {name: "1 slow by 20 ms", lines: []time.Duration{20 * time.Millisecond}}, {name: "2 stopped", stopped: 2},
+}
 
 func quorumPart(s *stage) error {
 	var q quorumSpec
@@ -47,7 +49,7 @@ func quorumPart(s *stage) error {
 	}
 	before := runtime.NumGoroutine()
 	var l quorumLocks
-	for _, c := range quorumContestants {
+	for _, c := range append(slices.Clone(quorumContestants), quorumPings) {
 		if c.name == q.Contestant {
 			var err error
 			if l, err = c.open(q.Addrs, lockTTL); err != nil {
@@ -121,13 +123,11 @@ type cluster struct {
 	servers []server
 	pids    []int
 	addrs   []string
-	slow    []*delay
 }
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// launchNodes starts servers that are nodes of a quorum and may vote at once. Each server also
-// has a proxy that delays its answers.
+// launchNodes starts servers that are nodes of a quorum and may vote at once.
 func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 	c = &cluster{}
 	var nodes []locker.Client
@@ -145,11 +145,6 @@ func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 		}
 		pid, _ := strconv.Atoi(processID.FindStringSubmatch(info)[1])
 		c.pids = append(c.pids, pid)
-		d, err := newDelay(s.Addr(), slowBy)
-		if err != nil {
-			return nil, errors.Join(err, c.close())
-		}
-		c.slow = append(c.slow, d)
 	}
 	if err := locker.EnrollRedlock(ctx, nodes); err != nil {
 		return nil, errors.Join(err, c.close())
@@ -158,9 +153,6 @@ func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 }
 
 func (c *cluster) close() (err error) {
-	for _, d := range c.slow {
-		d.close()
-	}
 	for _, s := range c.servers {
 		err = errors.Join(err, s.close())
 	}
@@ -185,8 +177,13 @@ func (c *cluster) take(ctx context.Context, name string, cond condition, length 
 		}
 	}
 	spec := quorumSpec{Contestant: name, Addrs: append([]string(nil), c.addrs...), Turn: length}
-	for i := range cond.slow {
-		spec.Addrs[i] = c.slow[i].addr()
+	for i, latency := range cond.lines {
+		line, err := newDelay(c.addrs[i], latency)
+		if err != nil {
+			return t, err
+		}
+		defer line.close()
+		spec.Addrs[i] = line.addr()
 	}
 	all, err := launchAll("quorum", []quorumSpec{spec})
 	if err != nil {

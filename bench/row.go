@@ -41,7 +41,8 @@ type finding struct {
 }
 
 var rows = []row{
-	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow,
+	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, farHandOffRow, fewProcessesRow, oneProcessRow, hoardRow,
+	farHoardRow, quorumRow, farQuorumRow,
 	inheritRow, readWriteRow, adapterRow, shardsRow, backgroundRow, transactionsRow, guardedTasksRow, idleTasksRow,
 	semaphoreRow, stripesRow, updateRow, headRow, observerRow,
 }

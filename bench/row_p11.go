@@ -47,7 +47,7 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 				}
 				own[c.name+p.name] = append(own[c.name+p.name], t)
 			}
-			d, err := converse(ctx, p.server, contestantsNamed(latchkit)[0], 2*o.turn)
+			d, err := converse(ctx, p.server, contestantsNamed(latchkit)[0], 2*o.turn, 0)
 			if err != nil {
 				return f, fmt.Errorf("hand-off, %s: %w", p.name, err)
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -59,38 +58,4 @@ func runLone(ctx context.Context, runners []contestant, rounds int, length time.
 	}
 	f.table = loneTable(runners, turns)
 	return f, turns, nil
-}
-
-// P2R measures an uncontended lock over a slow connection.
-var farRow = row{
-	name:  "P2R",
-	title: "Uncontended, over a round trip of 2 ms",
-	about: `Each reply of the server comes 2 ms later, through a proxy in the bench's process. There
-are one or 64 goroutines, each with a key of its own.`,
-	run: runFar,
-}
-
-func runFar(ctx context.Context, o order) (f finding, err error) {
-	srv, err := launchServer()
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, srv.close()) }()
-	const floor, redislock, far = "floor", "redislock 100ms", 2 * time.Millisecond
-	f.table = crowdTable()
-	for _, workers := range []int{1, 64} {
-		runners := contestantsNamed(floor, latchkit, redislock, "rueidislock")
-		if workers == 1 {
-			runners = slices.Insert(runners, 2, contestantsNamed(latchkitPlain, latchkitBeside)...)
-		}
-		crowd := shape{processes: 1, workers: workers, rotate: true, roundTrip: far}
-		turns, err := interleave(runners, min(o.rounds, 3), func(c contestant) (turn, error) { return crowd.take(ctx, srv, c, o.turn) })
-		if err != nil {
-			return f, err
-		}
-		addCrowd(&f.table, runners, turns, workers)
-		f.verdicts = append(f.verdicts,
-			atMost("P2R "+goroutines(workers)+": time × redislock", 1.15, "%.2f", figureRatios(turns, latchkit, redislock, turn.microsEach)))
-	}
-	return f, nil
 }

@@ -42,24 +42,12 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	const wake = "wake-pub"
 	runners := contestantsNamed(wake, latchkit, latchkitFair, latchkitOnRueidis, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms", scriptsInOrder)
 	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
-		return converse(ctx, srv, c, 2*o.turn)
+		return converse(ctx, srv, c, 2*o.turn, 0)
 	})
 	if err != nil {
 		return f, err
 	}
-
-	f.table = newTable("contestant", "p50 µs", "× wake-pub", "p99 µs", "× wake-pub", "client commands", "server calls",
-		"client CPU µs", "server CPU µs", "hand-offs", "violations")
-	for _, c := range runners {
-		t := turns[c.name]
-		f.table.add(c.name,
-			medianAndRange("%.0f", figuresOf(t, dialogue.p50)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p50), figuresOf(turns[wake], dialogue.p50))),
-			medianAndRange("%.0f", figuresOf(t, dialogue.p99)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p99), figuresOf(turns[wake], dialogue.p99))),
-			medianText("%.2f", figuresOf(t, dialogue.clientCommands)), medianText("%.2f", figuresOf(t, dialogue.executed)),
-			medianText("%.0f", figuresOf(t, dialogue.clientCPU)), medianText("%.0f", figuresOf(t, dialogue.serverCPU)),
-			sumText(figuresOf(t, func(d dialogue) float64 { return float64(len(d.Took)) })),
-			sumText(figuresOf(t, func(d dialogue) float64 { return float64(d.Violations) })))
-	}
+	f.table = handOffTable(runners, turns)
 	ours := turns[latchkit]
 	f.verdicts = []verdict{
 		atMost("P3 p50 × wake-pub", 1.25, "%.2f", ratios(figuresOf(ours, dialogue.p50), figuresOf(turns[wake], dialogue.p50))),
@@ -70,8 +58,27 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// converse runs one turn of c, with two processes that hand the lock back and forth.
-func converse(ctx context.Context, srv server, c contestant, length time.Duration) (d dialogue, err error) {
+// handOffTable makes the table of a row about hand-offs. The first of the runners is the reference.
+func handOffTable(runners []contestant, turns map[string][]dialogue) table {
+	wake := runners[0].name
+	all := newTable("contestant", "p50 µs", "× wake-pub", "p99 µs", "× wake-pub", "client commands", "server calls",
+		"client CPU µs", "server CPU µs", "hand-offs", "violations")
+	for _, c := range runners {
+		t := turns[c.name]
+		all.add(c.name,
+			medianAndRange("%.0f", figuresOf(t, dialogue.p50)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p50), figuresOf(turns[wake], dialogue.p50))),
+			medianAndRange("%.0f", figuresOf(t, dialogue.p99)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p99), figuresOf(turns[wake], dialogue.p99))),
+			medianText("%.2f", figuresOf(t, dialogue.clientCommands)), medianText("%.2f", figuresOf(t, dialogue.executed)),
+			medianText("%.0f", figuresOf(t, dialogue.clientCPU)), medianText("%.0f", figuresOf(t, dialogue.serverCPU)),
+			sumText(figuresOf(t, func(d dialogue) float64 { return float64(len(d.Took)) })),
+			sumText(figuresOf(t, func(d dialogue) float64 { return float64(d.Violations) })))
+	}
+	return all
+}
+
+// converse runs one turn of c, with two processes that hand the lock back and forth. The answers
+// of the server come later by roundTrip.
+func converse(ctx context.Context, srv server, c contestant, length, roundTrip time.Duration) (d dialogue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
 	if err := srv.clear(ctx); err != nil {
@@ -82,9 +89,15 @@ func converse(ctx context.Context, srv server, c contestant, length time.Duratio
 		return d, err
 	}
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
+	addr, hangUp, err := over(srv.Addr(), roundTrip)
+	if err != nil {
+		return d, err
+	}
+	defer hangUp()
 	specs := make([]duet, 2)
 	for i := range specs {
 		specs[i] = duet{c.name, srv.settings(lockTTL, i), arena, length}
+		specs[i].Settings.Addr = addr
 	}
 	all, err := launchAll("duet", specs)
 	if err != nil {

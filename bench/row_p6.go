@@ -98,7 +98,7 @@ func takeHoardTurn(ctx context.Context, srv server, c contestant, leases int, tt
 		return k, err
 	}
 	k = hoardTurn{leases: leases, window: ttl}
-	all, err := launchAll("hoard", []hoard{{c.name, srv.settings(ttl, 0), leases, k.window}})
+	all, err := launchAll("hoard", []hoard{{Contestant: c.name, Settings: srv.settings(ttl, 0), Leases: leases, Window: k.window}})
 	if err != nil {
 		return k, err
 	}

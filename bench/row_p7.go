@@ -27,25 +27,13 @@ func runQuorum(ctx context.Context, o order) (f finding, err error) {
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
 
-	f.table = newTable("contestant", "servers", "acquire p50 µs", "p99 µs", "release p50 µs", "one round trip %", "keys left", "goroutines left")
+	f.table = quorumTable()
 	for _, with := range conditions {
-		turns := make(map[string][]quorumTurn)
-		for round := range o.rounds {
-			for _, c := range quorumContestants {
-				progress("round %d of %d: %s, %s", round+1, o.rounds, c.name, with.name)
-				t, err := srv.take(ctx, c.name, with, o.turn)
-				if err != nil {
-					return f, fmt.Errorf("%s, %s: %w", c.name, with.name, err)
-				}
-				turns[c.name] = append(turns[c.name], t)
-			}
+		turns, err := srv.interleave(ctx, o, quorumContestants, with)
+		if err != nil {
+			return f, err
 		}
-		for _, c := range quorumContestants {
-			t := turns[c.name]
-			f.table.add(c.name, with.name,
-				medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP50)), medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP99)), medianAndRange("%.0f", figuresOf(t, quorumTurn.gaveP50)),
-				medianText("%.1f", figuresOf(t, quorumTurn.oneRound)), sumText(figuresOf(t, quorumTurn.keysLeft)), sumText(figuresOf(t, quorumTurn.goroutines)))
-		}
+		addQuorums(&f.table, quorumContestants, turns, with)
 		ours := turns[latchkitQuorum]
 		f.verdicts = append(f.verdicts,
 			atMost("P7 "+with.name+": acquire × redsync fail-fast", 1.4, "%.2f",
@@ -56,4 +44,34 @@ func runQuorum(ctx context.Context, o order) (f finding, err error) {
 		)
 	}
 	return f, nil
+}
+
+// interleave runs the turns of runners under the condition with, in the order A B C A B C ….
+func (c *cluster) interleave(ctx context.Context, o order, runners []quorumContestant, with condition) (map[string][]quorumTurn, error) {
+	turns := make(map[string][]quorumTurn)
+	for round := range o.rounds {
+		for _, r := range runners {
+			progress("round %d of %d: %s, %s", round+1, o.rounds, r.name, with.name)
+			t, err := c.take(ctx, r.name, with, o.turn)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", r.name, with.name, err)
+			}
+			turns[r.name] = append(turns[r.name], t)
+		}
+	}
+	return turns, nil
+}
+
+func quorumTable() table {
+	return newTable("contestant", "servers", "acquire p50 µs", "p99 µs", "release p50 µs", "one round trip %", "keys left", "goroutines left")
+}
+
+// addQuorums adds a line for each of the runners to tbl.
+func addQuorums(tbl *table, runners []quorumContestant, turns map[string][]quorumTurn, with condition) {
+	for _, c := range runners {
+		t := turns[c.name]
+		tbl.add(c.name, with.name,
+			medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP50)), medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP99)), medianAndRange("%.0f", figuresOf(t, quorumTurn.gaveP50)),
+			medianText("%.1f", figuresOf(t, quorumTurn.oneRound)), sumText(figuresOf(t, quorumTurn.keysLeft)), sumText(figuresOf(t, quorumTurn.goroutines)))
+	}
 }

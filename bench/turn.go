@@ -48,15 +48,11 @@ func (s shape) take(ctx context.Context, srv server, c contestant, length time.D
 	}
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
 
-	addr := srv.Addr()
-	if s.roundTrip > 0 {
-		far, err := newDelay(addr, s.roundTrip)
-		if err != nil {
-			return t, err
-		}
-		defer far.close()
-		addr = far.addr()
+	addr, hangUp, err := over(srv.Addr(), s.roundTrip)
+	if err != nil {
+		return t, err
 	}
+	defer hangUp()
 	specs := make([]crew, s.processes)
 	for i := range specs {
 		specs[i] = crew{
@@ -92,6 +88,7 @@ func gather(ctx context.Context, srv server, c contestant, all children, length 
 	for _, p := range parts {
 		t.client.Counts = append(t.client.Counts, p.Counts...)
 		t.client.Waits.merge(p.Waits)
+		t.client.Whole.merge(p.Whole)
 		t.client.CPU += p.CPU
 		t.client.Mallocs += p.Mallocs
 		t.client.Violations += p.Violations
@@ -160,6 +157,8 @@ func (t turn) clientCPU() float64      { return micros(t.client.CPU) / t.acquisi
 func (t turn) serverCPU() float64      { return micros(t.server.cpu) / t.acquisitions }
 func (t turn) allCPU() float64         { return t.clientCPU() + t.serverCPU() }
 func (t turn) fairness() float64       { return jain(t.client.Counts) }
+func (t turn) wholeP50() float64       { return micros(t.client.Whole.percentile(50)) }
+func (t turn) wholeP99() float64       { return micros(t.client.Whole.percentile(99)) }
 func (t turn) waitP50() float64        { return millis(t.client.Waits.percentile(50)) }
 func (t turn) waitP99() float64        { return millis(t.client.Waits.percentile(99)) }
 func (t turn) violations() float64     { return float64(t.client.Violations) }
