@@ -69,7 +69,7 @@ func TestTheEndOfAnOutageIsNoticedWithoutRequests(t *testing.T) {
 			t.Errorf("%d probes in 10 s", n)
 		}
 		s.down.Store(false)
-		<-time.After(time.Second)
+		<-time.After(1500 * time.Millisecond) // the last probe is after a whole second, at most
 		probes := s.probes.Load()
 		<-time.After(time.Hour)
 		if n := s.probes.Load(); n != probes {
