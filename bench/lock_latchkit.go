@@ -49,9 +49,6 @@ func latchkits() []contestant {
 	all := make([]contestant, len(variants))
 	for i, v := range variants {
 		all[i] = contestant{name: v.name, kind: ours, open: v.open}
-		if !v.plain {
-			all[i].sends = []string{"echo"} // once for each connection that callers write and read
-		}
 	}
 	return all
 }

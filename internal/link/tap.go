@@ -62,9 +62,9 @@ type tapped struct {
 	tap *Tap
 }
 
-// beforeMarker is what comes before a marker on the wire. A marker is the argument of ECHO, because
-// ECHO has no effect. A server that forbids ECHO answers too, which is enough.
-const beforeMarker = "*2\r\n$4\r\necho\r\n$26\r\n"
+// beforeMarker is what comes before a marker on the wire. A marker is the argument of PING, because
+// a user for locks may call PING. A server that forbids it answers too, which is enough.
+const beforeMarker = "*2\r\n$4\r\nping\r\n$26\r\n"
 
 // Write writes to the connection, and remembers the connection if p has a marker.
 func (c *tapped) Write(p []byte) (int, error) {
@@ -83,8 +83,7 @@ func (t *Tap) connect(ctx context.Context, node *redis.Client) (c net.Conn, hang
 	t.markers.Store(marker, (*tapped)(nil))
 	t.seeking.Add(1)
 	held := node.Conn()
-	echo := noRetryCmd{redis.NewStringCmd(ctx, "echo", marker)}
-	err = held.Process(ctx, echo)
+	err = held.Process(ctx, noRetryCmd{redis.NewStringCmd(ctx, "ping", marker)})
 	t.seeking.Add(-1)
 	found, _ := t.markers.LoadAndDelete(marker)
 	own, _ := found.(*tapped)

@@ -72,7 +72,14 @@ func TestAUserForLocks(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = readWrite.Close(context.Background()) })
 	permits := locktest.Semaphore(t, server.Client(t, as), 1)
-	for name, l := range map[string]*locker.Engine{"single": newSingle(t, server.Client(t, as)), "readers": readWrite, "permits": permits} {
+	opened, err := locker.Open("redis://locks:secret@" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close(context.Background()) })
+	for name, l := range map[string]*locker.Engine{
+		"single": newSingle(t, server.Client(t, as)), "readers": readWrite, "permits": permits, "opened": opened,
+	} {
 		rule := locker.Rule{Key: "order:" + name, OnceFor: time.Minute}
 		holder := acquire(t, l, rule)
 		waiting := newSingle(t, server.Client(t, as))
