@@ -323,7 +323,7 @@ func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 
 // redis returns the settings for a Store on Redis.
 func (c *config) redis() redisstore.Settings {
-	s := redisstore.Settings{Warn: c.undoEnded, Notice: c.warn}
+	s := redisstore.Settings{Warn: c.undoEnded}
 	if c.acked {
 		s.Acks = redisstore.Acks{Replicas: c.replicas, Within: c.ackedWithin}
 	}

@@ -61,11 +61,17 @@ func clientWarnings(c Client) []store.Warning {
 	}}
 }
 
-// noMessages is the warning for a server that refuses subscriptions, or scripts that send messages,
-// or whose scripts do not see the subscriptions.
+// noMessages is the warning for a server that refuses subscriptions, or scripts that send messages.
 var noMessages = store.Warning{
 	Code: "no-messages",
 	Text: "the server forbids messages, so waiters poll, and hand-offs take longer; allow SUBSCRIBE, PUBLISH, PUBSUB and the channels that docs/operations.md lists, or see docs/hosted.md",
+}
+
+// unseen is the warning for a server whose scripts do not see the subscriptions.
+var unseen = store.Warning{
+	Code: noMessages.Code,
+	Text: errNoMessages.Error() + ", as behind a proxy that sends subscriptions to another server; waiters poll, so hand-offs take longer; " +
+		"connect the Locker to the server itself, or use locker.WithoutQueue",
 }
 
 // serverInfo returns the fields of the server's reply to INFO, by name.

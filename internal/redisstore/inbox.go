@@ -45,10 +45,8 @@ type Subscriptions struct {
 	lines     map[string]*line    // the lines by their nodes' addresses
 	refused   error               // the server's error for a user that may not subscribe; nil: no server has refused this user
 	refusedAt time.Time           // the time when a server last refused this user
-	warn      func(store.Warning) // reports, once, that messages do not arrive; nil: it was reported, or nobody asked
+	warn      func(store.Warning) // reports, once, that waiters poll; constant after Watch
 	forbidden error               // why no messages are used; nil: they are used
-
-	onForbidden func() // called when the server forbids messages
 }
 
 // shard is the channel of one slot. The mutex of the Subscriptions guards all fields.
@@ -100,7 +98,7 @@ type attempt struct {
 func newSubscriptions(channelSites sites, unusedLimit time.Duration) *Subscriptions {
 	s := &Subscriptions{
 		sites: channelSites, unusedLimit: unusedLimit, listener: func(store.Event) {},
-		slots: make(map[uint16]*shard), lines: make(map[string]*line), onForbidden: func() {},
+		slots: make(map[uint16]*shard), lines: make(map[string]*line), warn: func(store.Warning) {},
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
 	return s
@@ -240,16 +238,12 @@ func (s *Subscriptions) Reset(name string) {
 // holds s.mu.
 func (s *Subscriptions) deafen(sh *shard) {
 	sh.deafUntil = time.Now().Add(deafFor)
-	e, warn := store.Event{Kind: store.EventReopened, Inbox: sh.name}, s.warn
-	s.warn = nil
+	e := store.Event{Kind: store.EventReopened, Inbox: sh.name}
 	if s.stopped {
 		return
 	}
 	s.work.Go(func() {
-		if warn != nil {
-			warn(store.Warning{Code: "no-messages", Text: errNoMessages.Error() + ", as behind a proxy that sends subscriptions to another server; " +
-				"waiters poll, so hand-offs take longer; connect the Locker to the server itself, or use locker.WithoutQueue"})
-		}
+		s.warn(unseen)
 		s.notify(e)
 	})
 }
@@ -273,7 +267,7 @@ func (s *Subscriptions) forbid(err error) {
 	s.mu.Lock()
 	s.forbidden = err
 	s.mu.Unlock()
-	s.onForbidden()
+	s.warn(noMessages)
 }
 
 // noteMessage records that messages arrive on the channel of sh.
@@ -285,8 +279,12 @@ func (s *Subscriptions) noteMessage(sh *shard) {
 	}
 }
 
-// Watch makes the Subscriptions report, once, that messages do not arrive.
-func (s *Subscriptions) Watch(report func(store.Warning)) { s.warn = report }
+// Watch makes the Subscriptions report, once, why waiters poll. It is called before all other
+// methods.
+func (s *Subscriptions) Watch(report func(store.Warning)) {
+	var once sync.Once
+	s.warn = func(w store.Warning) { once.Do(func() { report(w) }) }
+}
 
 // channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
@@ -305,7 +303,7 @@ func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	forbidden := false
 	defer func() {
 		if forbidden { // called without the mutex, because the Observer's code runs
-			s.onForbidden()
+			s.warn(noMessages)
 		}
 	}()
 	s.mu.Lock()

@@ -5,7 +5,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,10 +59,7 @@ func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err)
 type Settings struct {
 	Acks Acks        // the acknowledgements that each lease needs
 	Warn func(error) // called with the refusal that ends an undo; may be nil
-	// Notice is called, at most once, when waiters must poll because the server forbids messages;
-	// may be nil.
-	Notice func(store.Warning)
-	Tap    *link.Tap // finds the connections of a client that has no hooks; may be nil
+	Tap  *link.Tap   // finds the connections of a client that has no hooks; may be nil
 }
 
 // kind is what a Store grants besides leases for one owner alone.
@@ -139,9 +135,6 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 		s.inbox = NewShardSubscriptions(s.cluster)
 	} else if sub, ok := SubscriberOf(c); ok {
 		s.inbox = NewSubscription(sub, NewChannel())
-	}
-	if s.inbox != nil && cfg.Notice != nil {
-		s.inbox.onForbidden = sync.OnceFunc(func() { cfg.Notice(noMessages) })
 	}
 	return s, nil
 }
