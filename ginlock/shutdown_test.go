@@ -27,15 +27,7 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 		t.Cleanup(s.Close)
 		return locktest.Stopping{
 			Send: func(ctx context.Context, key string) string {
-				r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/orders/"+key, http.NoBody)
-				if err != nil {
-					return err.Error()
-				}
-				res, err := s.Client().Do(r)
-				if err == nil {
-					defer func() { _ = res.Body.Close() }()
-				}
-				return locktest.AnswerOf(res, err)
+				return locktest.Post(ctx, s.Client(), s.URL+"/orders/"+key)
 			},
 			Stop: s.Config.Shutdown,
 		}

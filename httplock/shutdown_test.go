@@ -33,20 +33,10 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 				s.Start()
 				s.Client().Transport.(*http.Transport).Protocols = s.Config.Protocols
 				t.Cleanup(s.Close)
-				return locktest.Stopping{Send: func(ctx context.Context, key string) string { return answer(ctx, s, "/orders/"+key) }, Stop: s.Config.Shutdown}
+				return locktest.Stopping{Send: func(ctx context.Context, key string) string {
+					return locktest.Post(ctx, s.Client(), s.URL+"/orders/"+key)
+				}, Stop: s.Config.Shutdown}
 			})
 		})
 	}
-}
-
-func answer(ctx context.Context, s *httptest.Server, path string) string {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, http.NoBody)
-	if err != nil {
-		return err.Error()
-	}
-	res, err := s.Client().Do(r)
-	if err == nil {
-		defer func() { _ = res.Body.Close() }()
-	}
-	return locktest.AnswerOf(res, err)
 }

@@ -33,15 +33,7 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 		client := &http.Client{Transport: &http.Transport{}}
 		return locktest.Stopping{
 			Send: func(ctx context.Context, key string) string {
-				r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+listener.Addr().String()+"/orders/"+key, http.NoBody)
-				if err != nil {
-					return err.Error()
-				}
-				res, err := client.Do(r)
-				if err == nil {
-					defer func() { _ = res.Body.Close() }()
-				}
-				return locktest.AnswerOf(res, err)
+				return locktest.Post(ctx, client, "http://"+listener.Addr().String()+"/orders/"+key)
 			},
 			Stop: func(ctx context.Context) error {
 				client.CloseIdleConnections()

@@ -29,11 +29,18 @@ const (
 	Refused = "unavailable, with a time to come back" // 503 with Retry-After, or what the protocol has for it
 )
 
-// AnswerOf returns the answer for the response r to a request of HTTP, or for the error err.
-func AnswerOf(r *http.Response, err error) string {
-	switch {
-	case err != nil:
+// Post is a Send of HTTP: it posts an empty body to url.
+func Post(ctx context.Context, c *http.Client, url string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
+	if err != nil {
 		return err.Error()
+	}
+	r, err := c.Do(request)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = r.Body.Close() }()
+	switch {
 	case r.StatusCode == http.StatusOK:
 		return Served
 	case r.StatusCode == http.StatusServiceUnavailable && r.Header.Get("Retry-After") != "":
