@@ -32,12 +32,12 @@ type node struct {
 
 // dial connects to the node.
 func (n *node) dial(context.Context) (net.Conn, func(), error) {
+	time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble: meanwhile, all callers of a round list their calls
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dials++
 	if n.refused > 0 || n.faults && n.rng.IntN(8) == 0 {
 		n.refused--
-		time.Sleep(time.Millisecond) //nolint:forbidigo // in a bubble: all callers of a round list their calls
 		return nil, nil, &net.OpError{Op: "dial", Err: errNo}
 	}
 	n.open++
