@@ -101,10 +101,11 @@ var _ Locker = (*Engine)(nil)
 // not end a lease that was granted. For work that must end with the lease, use [Run] or
 // Lease.Context.
 //
-// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
-// ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
-// joined with ErrBusy if a holder was seen. When ctx comes from a [Run] or a Lease that holds the
-// same key of this Locker, the error is ErrSelfDeadlock.
+// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable,
+// ErrUnsupported, ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the
+// error is ctx.Err(), joined with ErrBusy if a holder was seen, and with ErrUnavailable if a
+// call had no answer yet. When ctx comes from a [Run] or a Lease that holds the same key of
+// this Locker, the error is ErrSelfDeadlock.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if ctx == nil {
 		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
@@ -159,8 +160,9 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
 // returned, their leases are released and unclear calls are undone. It waits at most until ctx
 // ends. While Close waits, the leases are renewed. A key that is still held after Close stays
-// locked until its TTL is over. Leases that were taken with Acquire may be released after Close.
-// The client of [Open] is closed. Any other client belongs to the caller and stays open.
+// locked until its TTL is over. Leases that were taken with Acquire may be released after Close,
+// except on a Locker of Open, whose client Close ends. The client of [Open] is closed. Any other
+// client belongs to the caller and stays open.
 //
 // If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
@@ -253,8 +255,12 @@ func (c *config) warn(w Warning) {
 }
 
 // undoEnded warns that the server has refused, with the error err, to release a lock that no caller
-// holds any more.
+// holds any more. It warns at most once a minute, because the next locks have the same trouble.
 func (c *config) undoEnded(err error) {
+	now, last := int64(instantOf(time.Now())), c.refusedAt.Load()
+	if last != 0 && now-last < int64(time.Minute) || !c.refusedAt.CompareAndSwap(last, now) {
+		return
+	}
 	c.warn(Warning{
 		Code: "release-refused",
 		Text: "the server refuses to release an unused lock, so its key stays locked until its TTL is over: " + err.Error(),

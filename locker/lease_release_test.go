@@ -3,8 +3,10 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -226,5 +228,40 @@ func TestAtLeastCountsFromTheGrant(t *testing.T) {
 		release(t, lease)
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		checkElapsed(t, start, 10*time.Second, 100*time.Millisecond)
+	})
+}
+
+// warnedOf counts the warnings with each code.
+type warnedOf map[string]int
+
+func (warnedOf) Begin(ctx context.Context, _ locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, nil
+}
+
+func (w warnedOf) Warn(warning locker.Warning) { w[warning.Code]++ }
+
+// A server that refuses one release refuses the next ones too, and one warning a minute is enough.
+func TestRefusedReleasesAreWarnedOfOnceAMinute(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		seen := warnedOf{}
+		l := lockertest.NewLocker(t, backend, locker.WithObserver(seen))
+		refuse := func() {
+			for i := range 100 {
+				lease := acquire(t, l, locker.Rule{Key: fmt.Sprint(i), TTL: 10 * time.Second})
+				backend.Fail(locker.OpRelease, &store.Refusal{Err: errors.New("NOPERM")})
+				wantErr(t, lease.Release(t.Context()), lease.Key(), locker.ErrUnavailable)
+				backend.Fail(locker.OpRelease, nil)
+			}
+			synctest.Wait()
+		}
+		refuse()
+		if n := seen["release-refused"]; n != 1 {
+			t.Fatalf("%d warnings of 100 refused releases", n)
+		}
+		time.Sleep(2 * time.Minute)
+		refuse()
+		if n := seen["release-refused"]; n != 2 {
+			t.Errorf("%d warnings after another 100 refused releases", n)
+		}
 	})
 }

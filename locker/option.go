@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
@@ -38,6 +39,8 @@ type config struct {
 	acked       bool // WithReplicaAck was given
 	replicas    int
 	ackedWithin time.Duration
+
+	refusedAt *atomic.Int64 // when undoEnded last warned, as an instant; 0: never
 }
 
 func newConfig() config {
@@ -50,6 +53,7 @@ func newConfig() config {
 
 		maxSkew:     500 * time.Millisecond,
 		nodeTimeout: 500 * time.Millisecond,
+		refusedAt:   new(atomic.Int64),
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
 // none. When one lock cannot be taken, RunAll releases the other locks, and returns the error of
-// the lock that failed, with its key. Without rules, RunAll calls fn at once.
+// the lock that failed, with its key. This is ErrLost or ErrRevoked if a lock was lost while RunAll
+// waited for the next one: fn has not run then. Without rules, RunAll calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
 // cannot deadlock. If all keys are free and the Store can take several keys in one step, RunAll

@@ -244,6 +244,38 @@ func TestAWrongPasswordSaysSoAtOnce(t *testing.T) {
 	}
 }
 
+// While the password is wrong, releases fail. When it is right again, the keys become free, and not
+// only when the TTLs are over.
+func TestAPasswordThatIsWrongForAMomentKeepsNoKey(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	opened, err := locker.Open("redis://locks:right@" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close(context.Background()) })
+	user := func(password string) {
+		t.Helper()
+		if err := admin.Do(t.Context(), "acl", "setuser", "locks", "reset", "on", ">"+password, "~*", "&*", "+@all").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	user("right")
+	given := newSingle(t, server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "right" }))
+	for name, l := range map[string]*locker.Engine{"Open": opened, "New": given} {
+		lease := acquire(t, l, locker.Rule{Key: name, TTL: 2 * time.Minute})
+		user("wrong")
+		if err := admin.ClientKillByFilter(t.Context(), "user", "locks").Err(); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, lease.Release(t.Context()), name, locker.ErrUnavailable)
+		time.Sleep(300 * time.Millisecond) //nolint:forbidigo // the outage itself
+		user("right")
+		locktest.Eventually(t, "the key of "+name+" is free", func() bool { return admin.Exists(t.Context(), name).Val() == 0 })
+	}
+}
+
 func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

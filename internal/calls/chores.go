@@ -87,11 +87,12 @@ func (cs *Chores) try(ch Chore, probe bool) {
 //
 //	nil                     answered: the chore is done
 //	a Refusal               the node refuses for good: the chore is over
-//	a temporary Refusal     the node refused or was not reached: it has executed nothing
+//	a temporary Refusal,    the node refused or was not reached: it has executed nothing
+//	or one until a repair
 //	any other error         it is unknown whether the node has executed the attempt
 func (cs *Chores) record(ch Chore, probe bool, err error) {
 	no, refused := errtype.As[*store.Refusal](err)
-	answered := err == nil || refused && !no.Temporary
+	answered := err == nil || refused && !no.Temporary && !no.UntilRepaired
 	cs.mu.Lock()
 	if probe {
 		cs.probing = false

@@ -22,6 +22,7 @@ var (
 	errUnclear       = errors.New("the connection broke")
 	errNotNow  error = &store.Refusal{Temporary: true, Err: errors.New("not now")}
 	errNever   error = &store.Refusal{Err: errors.New("never")}
+	errRepair  error = &store.Refusal{UntilRepaired: true, Err: errors.New("not before a repair")}
 )
 
 func node(answer error) *attempts {
@@ -86,6 +87,20 @@ func TestARefusalForGoodEndsItsChoreOnly(t *testing.T) {
 		}
 		if len(warned) != 1 || !errors.Is(warned[0], errNever) {
 			t.Errorf("the warnings are %v", warned)
+		}
+	})
+}
+
+// A server that refuses calls until an operator has repaired something executes the chores then.
+func TestAChoreThatIsRefusedUntilARepairIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, cs := node(errRepair), &Chores{}
+		cs.Add(a.chore(time.Hour))
+		time.Sleep(10 * time.Second) //nolint:forbidigo // in a bubble
+		refused := a.n.Load()
+		a.answer.Store(new(error))
+		if err := cs.Stop(t.Context()); err != nil || refused < 2 || a.n.Load() != refused+1 {
+			t.Errorf("%d attempts, and %d later, %v", refused, a.n.Load()-refused, err)
 		}
 	})
 }

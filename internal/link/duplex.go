@@ -583,8 +583,10 @@ func (d *duplex) connect() {
 		l.mu.Unlock()
 		return
 	}
-	d.pauses++
-	d.failed = time.Now()
+	if !errors.Is(err, redis.ErrClosed) { // a closed client stays closed, so nothing is spared by a pause
+		d.pauses++
+		d.failed = time.Now()
+	}
 	l.prompt = false
 	var refused []*Call
 	l.plain.listLater()

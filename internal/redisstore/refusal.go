@@ -33,7 +33,7 @@ func Refused(err error) error {
 		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
 		return &store.Refusal{Temporary: true, Err: err}
 	case errors.Is(err, redis.ErrClosed):
-		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client was closed before the Locker: close the Locker first", err)}
+		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client is closed: by Close of a Locker of locker.Open, or by the program, which must close the Locker first", err)}
 	case errors.Is(err, link.ErrNotConnected): // after ErrClosed, which is for good
 		return &store.Refusal{Temporary: true, Err: err}
 	}
@@ -59,15 +59,15 @@ func refusedBy(code string, err error) error {
 	case "NOPERM":
 		return forbiddenError(err)
 	case "MISCONF":
-		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
+		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
 	case "NOREPLICAS":
-		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas; bring its replicas back, or lower min-replicas-to-write (%w)", err)}
+		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server refuses writes because it has too few replicas; bring its replicas back, or lower min-replicas-to-write (%w)", err)}
 	}
 	switch {
 	case redis.IsMaxClientsError(err):
 		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server accepts no more connections; raise its maxclients, or lower PoolSize in the options of its clients (%w)", err)}
 	case redis.IsAuthError(err):
-		return &store.Refusal{Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
+		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
 	case code != "ERR": // below
 	case forbiddenInScript(err.Error()):
 		return forbiddenError(err)

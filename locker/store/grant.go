@@ -66,7 +66,11 @@ type Refusal struct {
 	// Temporary means that the same call may succeed soon: the server loads its data, fails over,
 	// or cannot be dialled.
 	Temporary bool
-	Err       error
+	// UntilRepaired means that the server refuses calls until an operator does something: it
+	// rejects the login, or cannot save. A caller that asks for a lease learns it at once.
+	// Releases, for which no caller waits, are repeated while the lease can last.
+	UntilRepaired bool
+	Err           error
 }
 
 // Error returns the text of the server's answer.
