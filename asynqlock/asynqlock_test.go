@@ -12,7 +12,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -92,7 +91,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 			}))
 			id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
 			err := <-told
-			p, ok := errtype.As[*asynqlock.Problem](err)
+			p, ok := errors.AsType[*asynqlock.Problem](err)
 			if !ok || p.Code != asynqlock.CodeLost || p.Verdict != asynqlock.Failed || !errors.Is(err, locker.ErrLost) || errors.Is(err, theirs) != (returns != nil) {
 				t.Errorf("asynq's ErrorHandler received %v", err)
 			}

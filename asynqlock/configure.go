@@ -2,12 +2,11 @@ package asynqlock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/hibiken/asynq"
-
-	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 const (
@@ -46,7 +45,7 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 		cfg.DelayedTaskCheckInterval = delayedTaskCheckInterval
 	}
 	cfg.IsFailure = func(err error) bool {
-		if p, ok := errtype.As[*Problem](err); ok && p.Verdict == Snoozed {
+		if p, ok := errors.AsType[*Problem](err); ok && p.Verdict == Snoozed {
 			return false
 		}
 		if isFailure != nil {
@@ -58,14 +57,14 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 		retryDelay = asynq.DefaultRetryDelayFunc
 	}
 	cfg.RetryDelayFunc = func(n int, err error, t *asynq.Task) time.Duration {
-		if p, ok := errtype.As[*Problem](err); ok && p.Verdict == Snoozed {
+		if p, ok := errors.AsType[*Problem](err); ok && p.Verdict == Snoozed {
 			return p.RetryAfter
 		}
 		return retryDelay(n, err, t)
 	}
 	if handler != nil {
 		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
-			if p, ok := errtype.As[*Problem](err); ok && p.isQuiet() {
+			if p, ok := errors.AsType[*Problem](err); ok && p.isQuiet() {
 				return
 			}
 			handler.HandleError(ctx, t, err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -93,7 +92,7 @@ func (j *job) runNamed(ctx context.Context) error {
 	if j.ran || !errors.Is(err, locker.ErrBusy) {
 		return err
 	}
-	if e, ok := errtype.As[*locker.Error](err); ok && e.HolderMetadata == name {
+	if e, ok := errors.AsType[*locker.Error](err); ok && e.HolderMetadata == name {
 		j.ranBefore, j.overlaps = true, true
 	}
 	return err

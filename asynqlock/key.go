@@ -10,7 +10,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -195,7 +194,7 @@ func taskKey(text string, err error) (string, error) {
 	if err == nil {
 		return text, nil
 	}
-	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
+	if e, ok := errors.AsType[*key.Error](err); ok && e.Err == key.ErrMissing {
 		lacks := "the task lacks the " + e.Noun
 		if e.Part.Name != "" {
 			lacks += fmt.Sprintf(" %q", e.Part.Name)

@@ -13,7 +13,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -34,7 +33,7 @@ func bindMember(steps []string) (read, error) {
 	return func(_ context.Context, m *message) (string, error) {
 		into := reflect.New(typ)
 		if err := json.Unmarshal(m.task.Payload(), into.Interface()); err != nil {
-			if _, ok := errtype.As[*json.UnmarshalTypeError](err); ok {
+			if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 				return "", nil // a step leads through a value that is not an object
 			}
 			return "", fmt.Errorf("the payload cannot be decoded: %w", err)

@@ -12,7 +12,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -111,7 +110,7 @@ func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", errors.New("the page is torn") }), `{}`, "the page is torn"},
 	} {
 		_, err := keyOf(t, tc.keys, asynq.NewTask("mail", []byte(tc.payload)))
-		p, ok := errtype.As[*asynqlock.Problem](err)
+		p, ok := errors.AsType[*asynqlock.Problem](err)
 		if !ok || p.Code != asynqlock.CodeInvalidKey || p.Verdict != asynqlock.Archived || !errors.Is(err, asynq.SkipRetry) {
 			t.Errorf("%v", err)
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -153,7 +152,7 @@ func (s *errorRecorder) problems() []string {
 	defer s.mu.Unlock()
 	var all []string
 	for _, err := range s.errs {
-		if p, ok := errtype.As[*asynqlock.Problem](err); ok {
+		if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
 			all = append(all, p.Code+" "+string(p.Verdict))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -57,7 +56,7 @@ type Problem struct {
 func (p *Problem) Error() string {
 	text := p.err
 	op := ""
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of e contains the key
+	if e, ok := errors.AsType[*locker.Error](p.err); ok { // the text of e contains the key
 		text, op = e.Err, string(e.Op)+": "
 	}
 	fate := string(p.Verdict)
@@ -154,7 +153,7 @@ func (r ruling) problem(j *job, err error) *Problem {
 func (r *rule) pause(err error) time.Duration {
 	d := r.snooze
 	if d == 0 {
-		e, ok := errtype.As[*locker.Error](err)
+		e, ok := errors.AsType[*locker.Error](err)
 		if !ok || e.RetryAfter == 0 {
 			d = defaultPause
 		} else {

@@ -9,7 +9,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -37,7 +36,7 @@ func refuse(t *testing.T, l *refusingLocker, policies ...asynqlock.Policy) *asyn
 		t.Error("it ran")
 		return nil
 	})).ProcessTask(t.Context(), job("42"))
-	p, ok := errtype.As[*asynqlock.Problem](err)
+	p, ok := errors.AsType[*asynqlock.Problem](err)
 	if !ok || !errors.Is(err, l.err) || p.Type != "job" {
 		t.Fatalf("%v, want a Problem that is %v", err, l.err)
 	}

@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -12,7 +13,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -45,7 +45,7 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 			q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline), asynq.MaxRetry(1))
 			await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
 			see.mu.Lock()
-			p, _ := errtype.As[*asynqlock.Problem](see.errs[0])
+			p, _ := errors.AsType[*asynqlock.Problem](see.errs[0])
 			see.mu.Unlock()
 			if p.Verdict != asynqlock.Snoozed || began.Add(p.RetryAfter).After(deadline.Add(-5*time.Second)) {
 				t.Errorf("it was %s for %v, and its deadline is in 20s", p.Verdict, p.RetryAfter)

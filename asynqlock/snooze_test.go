@@ -11,7 +11,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
@@ -154,7 +153,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 				}
 				return
 			}
-			p, ok := errtype.As[*asynqlock.Problem](<-told)
+			p, ok := errors.AsType[*asynqlock.Problem](<-told)
 			if !ok || p.Verdict != tc.says || p.Code != asynqlock.CodeBusy || p.RetryAfter != 0 || !errors.Is(p, locker.ErrBusy) {
 				t.Errorf("the error is %v, want %s", p, tc.says)
 			}

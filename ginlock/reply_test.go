@@ -16,7 +16,6 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
@@ -210,7 +209,7 @@ func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
 	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server is unavailable: EOF" {
 		t.Errorf("%q", got)
 	}
-	if e, ok := errtype.As[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {
+	if e, ok := errors.AsType[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {
 		t.Errorf("the Locker's error is not found in %v", problem)
 	}
 	if problem.ErrorType() != "lock-unavailable" {

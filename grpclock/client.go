@@ -3,6 +3,7 @@ package grpclock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/sleep"
 )
 
@@ -78,7 +78,7 @@ func retryAfter(err error) (time.Duration, bool) {
 // Reason returns why a call was refused, such as [ReasonBusy]. err is the error that a client got
 // from a server with this package's interceptors. For other errors, ok is false.
 func Reason(err error) (reason string, ok bool) {
-	if p, ok := errtype.As[*Problem](err); ok { // if client and server are in one process
+	if p, ok := errors.AsType[*Problem](err); ok { // if client and server are in one process
 		return p.Reason, true
 	}
 	for _, d := range status.Convert(err).Details() {

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
@@ -211,7 +210,7 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 			if got := trailer.Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
 				t.Errorf("the trailer says %q: the call may have done something, and would be repeated", got)
 			}
-			if p, ok := errtype.As[*grpclock.Problem](seen); !ok || !errors.Is(seen, locker.ErrLost) || strings.Contains(p.Error(), "42") {
+			if p, ok := errors.AsType[*grpclock.Problem](seen); !ok || !errors.Is(seen, locker.ErrLost) || strings.Contains(p.Error(), "42") {
 				t.Errorf("an interceptor outside saw %v", seen)
 			}
 			store.Free("order:42")

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -66,7 +65,7 @@ type Problem struct {
 // Error returns, for example, "grpclock: LOCK_UNAVAILABLE: acquire: the lock server is unavailable:
 // EOF".
 func (p *Problem) Error() string {
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
+	if e, ok := errors.AsType[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)
 	}
 	return fmt.Sprintf("grpclock: %s: %v", p.Reason, p.err)
@@ -222,7 +221,7 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 		st := status.FromContextError(over)
 		return reply{code: st.Code(), reason: ReasonCallerGone, message: "the call ended while it waited for the lock; nothing was done"}.problem(c, err)
 	}
-	if lacks, ok := errtype.As[*key.Error](err); ok && !errors.Is(err, locker.ErrInvalidRule) {
+	if lacks, ok := errors.AsType[*key.Error](err); ok && !errors.Is(err, locker.ErrInvalidRule) {
 		p := reply{code: codes.InvalidArgument, reason: ReasonInvalidKey, message: lacks.Error()}.problem(c, err)
 		if p.Field = lacks.Part.Name; lacks.Part.Source != "req" {
 			p.Field = lacks.Noun
@@ -273,7 +272,7 @@ func (r reply) problem(c *call, err error) *Problem {
 	}
 	if r.retry {
 		p.RetryAfter = soon
-		if e, ok := errtype.As[*locker.Error](err); ok && e.RetryAfter > 0 {
+		if e, ok := errors.AsType[*locker.Error](err); ok && e.RetryAfter > 0 {
 			p.RetryAfter = e.RetryAfter
 		}
 	}

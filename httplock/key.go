@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
@@ -206,7 +205,7 @@ type longBody struct {
 
 // bodyError returns the reason why a body cannot be read.
 func bodyError(r *http.Request, err error) error {
-	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // the error of an http.MaxBytesHandler around this middleware
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok { // the error of an http.MaxBytesHandler around this middleware
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
 	}
 	switch {

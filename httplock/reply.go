@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
@@ -69,7 +68,7 @@ func (p *Problem) Error() string {
 	if p.err == nil {
 		return p.Code
 	}
-	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
+	if e, ok := errors.AsType[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("%s: %v: %v", p.Code, e.Op, e.Err)
 	}
 	return fmt.Sprintf("%s: %v", p.Code, p.err)
@@ -175,7 +174,7 @@ var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The cli
 
 // replyTo finds the reply to an error of a request whose handler did not run.
 func (m *middleware) replyTo(err error) reply {
-	if _, ok := errtype.As[*partError](err); ok {
+	if _, ok := errors.AsType[*partError](err); ok {
 		return misconfigured(nil)
 	}
 	for _, r := range replies {
@@ -186,7 +185,7 @@ func (m *middleware) replyTo(err error) reply {
 			return r
 		}
 	}
-	if e, ok := errtype.As[*key.Error](err); ok { // the client may see the text of a *key.Error
+	if e, ok := errors.AsType[*key.Error](err); ok { // the client may see the text of a *key.Error
 		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
 	}
 	return unavailable
@@ -296,7 +295,7 @@ func (r reply) problem(err error) *Problem {
 	}
 	if r.retry {
 		after := soon
-		if e, ok := errtype.As[*locker.Error](err); ok && e.RetryAfter > 0 {
+		if e, ok := errors.AsType[*locker.Error](err); ok && e.RetryAfter > 0 {
 			after = e.RetryAfter
 		}
 		p.RetryAfterMS = int64((after + time.Millisecond - 1) / time.Millisecond)

@@ -2,12 +2,11 @@ package locker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
@@ -127,7 +126,7 @@ func (l *Lease) notifyObserver(reason error) {
 // wrap returns err as an Error with op and the key. If err is an Error already, wrap replaces its
 // operation and its key.
 func (l *Lease) wrap(op Op, err error) error {
-	if inner, ok := errtype.As[*Error](err); ok {
+	if inner, ok := errors.AsType[*Error](err); ok {
 		err = inner.Err
 	}
 	return &Error{Op: op, Key: l.rule.Key, Err: err}

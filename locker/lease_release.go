@@ -2,10 +2,10 @@ package locker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -277,7 +277,7 @@ func (r *repetition) attempt() (verdict, error) {
 		return settled, r.step.applyAnswer(g)
 	}
 	r.last = err
-	no, refused := errtype.As[*store.Refusal](err)
+	no, refused := errors.AsType[*store.Refusal](err)
 	r.step.noteFailure(err, !refused)
 	if refused && !no.Temporary {
 		return stopped, asUnavailable(err)

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
@@ -187,7 +186,7 @@ func TestMetadataOfARuleTakesThePlaceOfTheLockers(t *testing.T) {
 			t.Errorf("Inspect shows the metadata %q, %v", info.Metadata, err)
 		}
 		_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
-		if e, ok := errtype.As[*locker.Error](err); !ok || e.HolderMetadata != "the task" {
+		if e, ok := errors.AsType[*locker.Error](err); !ok || e.HolderMetadata != "the task" {
 			t.Errorf("the refused caller sees the metadata %+v", err)
 		}
 		// The lease has metadata of its own, which names its holder. So no waiter of this process

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
@@ -126,7 +125,7 @@ func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, 
 	}
 	wanted = mergeByKey(wanted)
 	roots, err := acquireAll(g.ctx, p.inner, wanted)
-	if e, ok := errtype.As[*Error](err); ok {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return p.withCallerKey(err, first[e.Key])
 	} else if err != nil {
 		return err

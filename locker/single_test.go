@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -295,7 +294,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	_, released := backend.Release(t.Context(), stranger)
 	_, broken := store.CapabilitiesOf(backend).Revoke(t.Context(), "a", lease.Fence(), "drill")
 	for _, err := range []error{renewed, released, broken} {
-		if no, ok := errtype.As[*store.Refusal](err); !ok || !no.Temporary {
+		if no, ok := errors.AsType[*store.Refusal](err); !ok || !no.Temporary {
 			t.Errorf("a replica answered %v", err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -74,7 +73,7 @@ func (p *partLocker) stripeNumber(key string) uint64 {
 // withCallerKey returns err, an error of the Locker inside, with key, the key that the caller gave,
 // if the error names the key of a stripe.
 func (p *partLocker) withCallerKey(err error, key string) error {
-	inner, ok := errtype.As[*Error](err)
+	inner, ok := errors.AsType[*Error](err)
 	if !ok || p.stripes == 0 {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -54,7 +53,7 @@ func errorType(out locker.Outcome) string {
 			return k.name
 		}
 	}
-	if e, ok := errtype.As[typed](out.Err); ok {
+	if e, ok := errors.AsType[typed](out.Err); ok {
 		return e.ErrorType()
 	}
 	return other

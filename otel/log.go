@@ -2,6 +2,7 @@ package otellock
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -10,7 +11,6 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -123,7 +123,7 @@ func (o *observer) log(ctx context.Context, l *limiter, level slog.Level, text s
 // contain the key. A key of less than four bytes may be a part of any word, so such a key is not
 // replaced.
 func (o *observer) textOf(err error, key string) string {
-	if e, ok := errtype.As[*locker.Error](err); ok {
+	if e, ok := errors.AsType[*locker.Error](err); ok {
 		err = e.Err // without the key
 	}
 	text := printable(err.Error())

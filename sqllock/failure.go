@@ -7,14 +7,12 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // state returns the SQLSTATE of a server's error, or "" for other errors. Errors of PostgreSQL's
 // drivers have a method SQLState.
 func state(err error) string {
-	if e, ok := errtype.As[interface {
+	if e, ok := errors.AsType[interface {
 		error
 		SQLState() string
 	}](err); ok {

@@ -17,8 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"*", "./internal/errtype", "one spelling of errors.AsType"},
-	{"internal/errtype internal/sleep internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/sleep internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -216,7 +215,7 @@ func TestImportsRefused(t *testing.T) {
 		"locker/lease_test.go":           source(modulePath+"/locker/lockertest", "testing"),
 		"locker/store/store.go":          source(modulePath+"/locker", "github.com/redis/go-redis/v9"),
 		"locker/store/storetest/laws.go": source("testing", "testing/synctest", modulePath+"/locker"),
-		"internal/redisstore/a.go":       source(modulePath+"/internal/errtype", modulePath+"/internal/quorum"),
+		"internal/redisstore/a.go":       source(modulePath+"/internal/calls", modulePath+"/internal/quorum"),
 		"ginlock/ginlock.go":             source("net/http", "github.com/gin-gonic/gin", modulePath+"/locker"),
 		"ginlock/guard.go":               source("github.com/redis/go-redis/v9", modulePath+"/sqllock"),
 		"otel/trace.go":                  source("go.opentelemetry.io/otel/sdk/trace"),

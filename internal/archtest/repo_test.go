@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // modulePath is the path of the root module.
@@ -119,7 +118,7 @@ func goCommand(t testing.TB, dir string, args ...string) string {
 	cmd.Env = append(cmd.Environ(), "GOWORK=off")
 	out, err := cmd.Output()
 	if err != nil {
-		if exit, ok := errtype.As[*exec.ExitError](err); ok {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w\n%s", err, exit.Stderr)
 		}
 		t.Fatalf("go %s: %v", strings.Join(args, " "), err)

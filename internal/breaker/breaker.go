@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -114,7 +113,7 @@ func (b *Breaker) Try(ctx context.Context, key string, ask func(ctx context.Cont
 // learn records the error of a request that did not get its lock. The ErrDone of a stored response,
 // and the ErrUnavailable of a store of responses, say nothing about the lock server.
 func (b *Breaker) learn(key string, err error) {
-	_, ofLocker := errtype.As[*locker.Error](err)
+	_, ofLocker := errors.AsType[*locker.Error](err)
 	switch {
 	case errors.Is(err, locker.ErrBusy) || ofLocker && errors.Is(err, locker.ErrDone):
 		b.answered()

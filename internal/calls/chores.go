@@ -2,12 +2,12 @@ package calls
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -91,7 +91,7 @@ func (cs *Chores) try(ch Chore, probe bool) {
 //	or one until a repair
 //	any other error         it is unknown whether the node has executed the attempt
 func (cs *Chores) record(ch Chore, probe bool, err error) {
-	no, refused := errtype.As[*store.Refusal](err)
+	no, refused := errors.AsType[*store.Refusal](err)
 	answered := err == nil || refused && !no.Temporary && !no.UntilRepaired
 	cs.mu.Lock()
 	if probe {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -55,7 +54,7 @@ func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Erro
 			t.Fatalf("got %v, want %v", err, target)
 		}
 	}
-	e, ok := errtype.As[*locker.Error](err)
+	e, ok := errors.AsType[*locker.Error](err)
 	if !ok {
 		t.Fatalf("%v is no *locker.Error", err)
 	}

@@ -2,11 +2,11 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -57,7 +57,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 			}
 			continue
 		}
-		if no, ok := errtype.As[*store.Refusal](err); ok && b.mayRemain() {
+		if no, ok := errors.AsType[*store.Refusal](err); ok && b.mayRemain() {
 			err = no.Err // a Refusal would prove that nothing has happened, but a node may have the token
 		}
 		if err == nil && g.State == store.Done {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -48,7 +47,7 @@ var (
 
 // isRefusal reports whether err contains a Refusal.
 func isRefusal(err error) bool {
-	_, ok := errtype.As[*store.Refusal](err)
+	_, ok := errors.AsType[*store.Refusal](err)
 	return ok
 }
 

@@ -3,6 +3,7 @@ package quorum
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker/store"
@@ -59,7 +59,7 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 // error returns err with the node's name. The result is never a Refusal, because the refusal of one
 // node does not prove that the whole step had no effect.
 func (n *node) error(err error) error {
-	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
+	for no, ok := errors.AsType[*store.Refusal](err); ok; no, ok = errors.AsType[*store.Refusal](err) {
 		err = no.Err
 	}
 	return &store.NodeError{Node: n.index, Addr: n.addr, Err: err}

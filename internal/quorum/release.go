@@ -2,10 +2,10 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -85,7 +85,7 @@ type leftovers struct {
 func (l *leftovers) add(n *node, c store.Claim, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if no, ok := errtype.As[*store.Refusal](err); ok && !no.Temporary && !no.UntilRepaired {
+	if no, ok := errors.AsType[*store.Refusal](err); ok && !no.Temporary && !no.UntilRepaired {
 		return // a node that refuses permanently keeps the lease until the lease expires
 	}
 	if l.repeats = append(l.repeats, func() { n.repeatRelease(c) }); l.decided {

@@ -2,13 +2,13 @@ package quorum
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -314,7 +314,7 @@ func (t *tally) failure() error {
 			continue
 		}
 		all = append(all, n.error(err))
-		if no, ok := errtype.As[*store.Refusal](err); !ok {
+		if no, ok := errors.AsType[*store.Refusal](err); !ok {
 			unclear++
 		} else if !no.Temporary {
 			forGood++

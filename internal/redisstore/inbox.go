@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -313,7 +312,7 @@ func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	}
 	if s.refused = nil; err != nil {
 		delete(s.slots, sh.slot)
-		if no, ok := errtype.As[*store.Refusal](Refused(err)); ok && !no.Temporary {
+		if no, ok := errors.AsType[*store.Refusal](Refused(err)); ok && !no.Temporary {
 			s.refused, s.refusedAt, forbidden = no, time.Now(), true
 		}
 	}

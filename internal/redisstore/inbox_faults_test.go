@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -82,7 +81,7 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	p := newPost(t, client)
 	for range 3 {
 		name, err := p.Open(t.Context(), "any")
-		if no, ok := errtype.As[*store.Refusal](err); name != "" || !ok || no.Temporary || !strings.Contains(err.Error(), "ACL") {
+		if no, ok := errors.AsType[*store.Refusal](err); name != "" || !ok || no.Temporary || !strings.Contains(err.Error(), "ACL") {
 			t.Fatalf("%q %v", name, err)
 		}
 	}
@@ -141,7 +140,7 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	q := newPost(t, redis.NewClient(&redis.Options{Addr: server.Addr()}))
 	if name, err := q.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
-	} else if no, ok := errtype.As[*store.Refusal](err); !ok || !no.Temporary {
+	} else if no, ok := errors.AsType[*store.Refusal](err); !ok || !no.Temporary {
 		t.Fatalf("%v, want a temporary refusal", err)
 	}
 	server.Restart()

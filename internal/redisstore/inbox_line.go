@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/errtype"
 )
 
 // line is one connection to a node, and the goroutine that reads it, for all channels on that
@@ -229,7 +227,7 @@ func (l *line) sweep() {
 }
 
 func timedOut(err error) bool {
-	network, ok := errtype.As[net.Error](err)
+	network, ok := errors.AsType[net.Error](err)
 	return ok && network.Timeout()
 }
 

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -13,7 +14,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker/store"
@@ -49,7 +49,7 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 				proxy.ResetCommands()
 				lost := proxy.LoseReplies(chaos.Every, chaos.Command("EVALSHA"))
 				err := call()
-				if no, ok := errtype.As[*store.Refusal](err); err == nil || ok {
+				if no, ok := errors.AsType[*store.Refusal](err); err == nil || ok {
 					t.Errorf("%s: %v %v, want an unclear error", name, err, no)
 				}
 				if n := proxy.Commands()["EVALSHA"]; n != 1 || lost.Hits() != 1 {
@@ -105,7 +105,7 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 					for i := range calls {
 						claim := store.Claim{Key: fmt.Sprintf("storm:%d:%d", w, i), Owner: mark("TOKEN"), TTL: time.Minute}
 						_, err := backend.Acquire(t.Context(), claim)
-						if _, no := errtype.As[*store.Refusal](err); err != nil && !no {
+						if _, no := errors.AsType[*store.Refusal](err); err != nil && !no {
 							unclear.Add(1)
 						}
 						if i%4 == 0 { // not counted, because go-redis may repeat reads

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -95,7 +94,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 }
 
 func refused(err error, text string) bool {
-	no, ok := errtype.As[*store.Refusal](err)
+	no, ok := errors.AsType[*store.Refusal](err)
 	return ok && !no.Temporary && strings.Contains(err.Error(), text)
 }
 
@@ -143,7 +142,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 		},
 	}
 	for name, call := range calls {
-		if no, ok := errtype.As[*store.Refusal](call()); !ok || !no.Temporary {
+		if no, ok := errors.AsType[*store.Refusal](call()); !ok || !no.Temporary {
 			t.Errorf("%s: a replica answers %v", name, no)
 		}
 	}
@@ -247,7 +246,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 			}
 			before := dump(l)
 			g, err := c.call(l)
-			if no, ok := errtype.As[*store.Refusal](err); !ok || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
+			if no, ok := errors.AsType[*store.Refusal](err); !ok || no.Temporary || !errors.Is(err, locker.ErrInvalidKey) {
 				t.Fatalf("%+v %v, want a refusal that is ErrInvalidKey", g, err)
 			}
 			if after := dump(l); fmt.Sprint(after) != fmt.Sprint(before) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -24,7 +23,7 @@ func Refused(err error) error {
 	switch {
 	case errors.As(err, &reply):
 		refused := refusedBy(errorCode(reply.Error()), err)
-		if _, known := errtype.As[*store.Refusal](refused); !known && errors.Is(err, link.ErrNotConnected) {
+		if _, known := errors.AsType[*store.Refusal](refused); !known && errors.Is(err, link.ErrNotConnected) {
 			return &store.Refusal{Temporary: true, Err: err}
 		}
 		return refused

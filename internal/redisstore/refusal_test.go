@@ -11,7 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
@@ -66,7 +65,7 @@ func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
 func check(t *testing.T, text string, err error, want string) {
 	t.Helper()
 	got := "unclear"
-	if no, ok := errtype.As[*store.Refusal](err); ok {
+	if no, ok := errors.AsType[*store.Refusal](err); ok {
 		got = "refused"
 		if no.Temporary {
 			got = "temporary"

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -49,7 +48,7 @@ func TestAFilterRefusesWhatItCannotRead(t *testing.T) {
 		template := compile(t, key.Key("order:{field.id|"+filter+"}"), nil)
 		for _, value := range values {
 			got, err := template.Key(t.Context(), request{"id": value})
-			if e, ok := errtype.As[*key.Error](err); !ok || e.Part.Filters != filter || strings.Contains(err.Error(), value) && len(value) > 2 {
+			if e, ok := errors.AsType[*key.Error](err); !ok || e.Part.Filters != filter || strings.Contains(err.Error(), value) && len(value) > 2 {
 				t.Errorf("%q|%s: %q, %v; want an Error that does not show the value", value, filter, got, err)
 			}
 		}

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -155,7 +154,7 @@ func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
 		if strings.Contains(string(k), "torn") {
 			want = errTorn
 		}
-		if e, ok := errtype.As[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
+		if e, ok := errors.AsType[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
 			t.Errorf("%s: %#v", k, err)
 		}
 	}
@@ -290,7 +289,7 @@ func FuzzCompile(f *testing.F) {
 			full[ref.Name] = "v"
 		}
 		k, err := template.Key(t.Context(), full)
-		if e, ok := errtype.As[*key.Error](err); ok && !errors.Is(err, key.ErrMissing) && (errors.Is(err, errTorn) || e.Part.Filters != "") {
+		if e, ok := errors.AsType[*key.Error](err); ok && !errors.Is(err, key.ErrMissing) && (errors.Is(err, errTorn) || e.Part.Filters != "") {
 			return
 		}
 		if err != nil || k == "" || len(k) > key.MaxKey || strings.ContainsAny(k, "{}") || strings.HasPrefix(k, "latchkit:") {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -36,7 +35,7 @@ func TestSeveralKeysThatCannotBeMade(t *testing.T) {
 		strings.Join(many, ","): "a request can lock at most 100 keys",
 	} {
 		_, err := template.Keys(t.Context(), request{"items.*": value})
-		if _, ok := errtype.As[*key.Error](err); !ok || !strings.Contains(err.Error(), says) {
+		if _, ok := errors.AsType[*key.Error](err); !ok || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v, want %s", value, err, says)
 		}
 	}

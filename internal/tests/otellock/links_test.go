@@ -3,6 +3,7 @@ package otellock_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -334,7 +334,7 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 			_, err = other.Acquire(t.Context(), rule)
 			records := recorder.Records(locker.OpAcquire)
 			out := records[len(records)-1].Outcome
-			if busy, ok := errtype.As[*locker.Error](err); !ok || busy.HolderMetadata != metadata || out.HolderMetadata != metadata || out.Met.Traceparent == "" {
+			if busy, ok := errors.AsType[*locker.Error](err); !ok || busy.HolderMetadata != metadata || out.HolderMetadata != metadata || out.Met.Traceparent == "" {
 				t.Errorf("the one who was refused has %v and %+v", err, out)
 			}
 			if err := lease.Release(t.Context()); err != nil {
