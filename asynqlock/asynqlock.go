@@ -13,8 +13,18 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// New returns a Guard for the tasks that its rules match: see [On]. New finds every mistake that
-// can be found when the program starts. Its error explains what to change.
+// New returns a Guard for the tasks that its rules match: see [On]. Three calls put it to work:
+//
+//	mux.Use(g.Middleware)
+//	server := asynq.NewServerFromRedisClient(rdb, g.Configure(asynq.Config{Concurrency: 10}))
+//	err = g.Run(ctx, server, mux)
+//
+// A task whose key is busy does not wait in its worker, unless its rule has [Wait]. It is refused:
+// put off, without the use of a retry, or dropped or archived, as its rule says. While Redis does
+// not answer, it is put off.
+//
+// New finds every mistake that can be found when the program starts. Its error explains what to
+// change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	if typednil.Is(l) {
 		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.New, and check its error")

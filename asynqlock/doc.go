@@ -14,7 +14,7 @@
 //	err = g.Run(ctx, server, mux)
 //
 // Tasks with the same key run one at a time in all processes that share the Redis. When the lock is
-// lost, the handler's context ends at once, with a cause. locker.FromContext returns the lease and
+// lost, the handler's context ends, with a cause. locker.FromContext returns the lease and
 // its fence from the context. The lock is released when the handler returns or panics.
 //
 // # What asynq does, and what this package adds

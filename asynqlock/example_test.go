@@ -27,7 +27,7 @@ func sendWelcome(context.Context, *asynq.Task) error { return nil }
 func makeReport(context.Context, *asynq.Task) error  { return nil }
 
 // The rules allow one email for each user and hour, and one report of a tenant at a time.
-func ExampleNew() {
+func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})

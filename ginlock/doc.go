@@ -1,6 +1,6 @@
 // Package ginlock guards Gin routes with locks.
 //
-//	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}"), pay)
+//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. A request
 // waits for 5 s, unless WithWait sets another time, and is then answered 409 with Retry-After. The

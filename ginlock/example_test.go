@@ -31,7 +31,7 @@ func ship(c *gin.Context) {
 	c.Status(http.StatusNoContent)
 }
 
-func ExampleMustNew() {
+func Example() {
 	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)

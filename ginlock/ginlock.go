@@ -15,10 +15,14 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a middleware that runs the handlers after it under the lock that k names, such as
-// "order:{param.id}". The package's comment lists the parts of keys. Options of this package and of
-// httplock set the lock up. New returns an error, with advice in the text, if l is nil, or if k or
-// an option is invalid. In the line of a route, call [MustNew].
+// New returns a middleware that runs the handlers after it under the lock that k names. In the line
+// of a route, call [MustNew]:
+//
+//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
+//
+// A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
+// and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,
+// or if k or an option is invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
 	lock, err := httplock.New(l, k, ofGin(opts)...)
 	if err != nil {

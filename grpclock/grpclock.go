@@ -22,6 +22,9 @@ import (
 //	pb.RegisterInventoryServer(server, inventory)
 //	err = rules.Bind(server)
 //
+// A call waits for at most 5 s, or for the wait of its rule. Then it is refused: ABORTED with
+// RetryInfo, and UNAVAILABLE while Redis does not answer.
+//
 // Until [Rules.Bind] has succeeded, the server refuses every call with INTERNAL. So the first call
 // shows a forgotten Bind, and no method runs without its lock by mistake.
 //

@@ -2,7 +2,7 @@
 // use net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
 // contrib/fiberlock, because their handlers return errors.
 //
-//	mux.Handle("POST /orders/{id}/pay", httplock.MustNew(l, "order:{param.id}")(pay))
+//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id}")(ship))
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. A request
 // waits for 5 s, unless WithWait sets another time, and is then answered 409 with Retry-After. The

@@ -15,7 +15,7 @@ import (
 )
 
 // A handler of net/http runs for one request per order at a time.
-func ExampleMustNew() {
+func Example() {
 	store := lockertest.NewMemory()
 	l, err := locker.NewFromStore(store)
 	if err != nil {

@@ -24,9 +24,14 @@ import (
 type Key = key.Key
 
 // New returns a middleware that runs a handler under the lock that k names. It works with
-// net/http, chi, and every other router that wraps an http.Handler. For a request with several
-// keys, see [WithKeys]. New returns an error, with advice in the text, if l is nil, or if k or an
-// option is invalid. In the line of a route, call [MustNew].
+// net/http, chi, and every other router that wraps an http.Handler. In the line of a route, call
+// [MustNew]:
+//
+//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id}")(ship))
+//
+// A request waits for at most 5 s ([WithWait]). Then it is refused: 409 with Retry-After, and 503
+// while Redis does not answer. For a request with several keys, see [WithKeys]. New returns an
+// error, with advice in the text, if l is nil, or if k or an option is invalid.
 func New(l locker.Locker, k Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeMiddleware(l, k, opts)
 	if err != nil {

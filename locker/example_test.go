@@ -17,7 +17,7 @@ import (
 
 func ship(context.Context) error { return nil }
 
-func ExampleRun() {
+func Example() {
 	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)

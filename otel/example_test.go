@@ -15,7 +15,7 @@ import (
 )
 
 // Spans and a histogram of every acquire go to the global providers of OpenTelemetry.
-func ExampleNew() {
+func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	observer, err := otellock.New()
 	if err != nil {

@@ -14,6 +14,13 @@ import (
 )
 
 // New returns an Observer for [locker.WithObserver]. One Observer serves any number of Lockers.
+//
+//	observer, err := otellock.New() // the global providers
+//	…
+//	l, err := locker.New(client, locker.WithObserver(observer))
+//
+// A caller that waits has a span "acquire NAME" with links to the holder. The result of a refused
+// caller is busy, timeout or unavailable. An Observer changes no wait.
 func New(opts ...Option) (locker.Observer, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {

@@ -19,7 +19,7 @@ var (
 	db   *sqllock.DB
 )
 
-func ExampleNew() {
+func Example() {
 	ctx := context.Background()
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {

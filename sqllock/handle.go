@@ -22,8 +22,15 @@ type Handle[T any] struct {
 // DB is the Handle of [New], for database/sql.
 type DB = Handle[*Tx]
 
-// New returns a Handle for db, a database of database/sql. The functions of this Handle get a
-// [*Tx]. l may be nil: without a Locker, Do, DoAll and Repair return an error.
+// New returns a Handle for db, a database of database/sql. Its functions get a [*Tx]:
+//
+//	db, err := sqllock.New(l, pool)
+//	…
+//	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqllock.Tx) error { … })
+//
+// A caller of Do waits until its ctx ends, or for the Rule's Wait. A refused caller gets
+// locker.ErrBusy, or locker.ErrUnavailable while Redis does not answer, and its function has not
+// run. l may be nil: without a Locker, Do, DoAll and Repair return an error.
 func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 	if typednil.Is(db) {
 		return nil, errors.New("sqllock: the database is nil")

@@ -26,9 +26,18 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// NewInterceptor returns an interceptor that runs handlers under the locks that rules name. Put it
-// behind the interceptors for tracing, recovery and authentication. As an interceptor of a client,
-// it has no effect.
+// NewInterceptor returns an interceptor that runs handlers under the locks that rules name:
+//
+//	locks, err := connectlock.NewInterceptor(l, rules)
+//	…
+//	path, handler := inventoryv1connect.NewInventoryHandler(inventory, connect.WithInterceptors(locks))
+//	err = rules.Bind(connectlock.Services("inventory.v1.Inventory"))
+//
+// A call waits for at most 5 s, or for the wait of its rule. Then it is refused: CodeAborted with
+// RetryInfo, and CodeUnavailable while Redis does not answer.
+//
+// Put the interceptor behind those for tracing, recovery and authentication. As an interceptor of a
+// client, it has no effect.
 //
 // Call rules.Bind with [Services] before the server starts. Until Bind has succeeded, every call is
 // refused with CodeInternal. If an argument is invalid, NewInterceptor returns an error that names

@@ -14,7 +14,7 @@ import (
 )
 
 // This interceptor is for handlers whose .proto file names their locks.
-func ExampleNewInterceptor() {
+func Example() {
 	l, err := locker.NewFromStore(lockertest.NewMemory()) // in production locker.New, with a client of Redis
 	if err != nil {
 		log.Fatal(err)

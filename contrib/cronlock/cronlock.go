@@ -36,6 +36,12 @@ import (
 // of c reads spec. The parameter name is the name of the job. All processes must use the same name,
 // and no other job may have this name.
 //
+//	_, err := cronlock.Once(c, l, "0 3 * * *", "report", makeReport, cronlock.WithMakeUp())
+//
+// The other processes do not wait: a refused process skips the tick. With [WithMakeUp], they wait
+// for the window, and run the tick if nobody has succeeded. A process that Redis does not answer
+// logs the error, and runs nothing.
+//
 // The context of job ends if the lock of the tick is lost, or when the context given by [WithBase]
 // ends. An error of job is logged. Once returns an error if its arguments are wrong.
 //

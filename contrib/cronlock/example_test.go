@@ -14,7 +14,7 @@ import (
 
 func makeReport(context.Context) error { return nil }
 
-func ExampleOnce() {
+func Example() {
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)

@@ -1,6 +1,6 @@
 // Package echolock guards Echo 4 routes with locks.
 //
-//	e.POST("/orders/:id/pay", pay, echolock.MustNew(l, "order:{param.id|int}"))
+//	e.POST("/orders/:id/ship", ship, echolock.MustNew(l, "order:{param.id|int}"))
 //
 // Package echolock is httplock for Echo: keys, options and replies are the same as in httplock.
 // There are two differences, because Echo differs from net/http. First, an error that a handler

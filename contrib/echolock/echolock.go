@@ -15,9 +15,14 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a middleware that runs a handler under the lock that k names, such as
-// "order:{param.id}". It returns an error, with advice in the text, if l is nil, or if k or an
-// option is invalid. In the line of a route, call [MustNew].
+// New returns a middleware that runs a handler under the lock that k names. In the line of a route,
+// call [MustNew]:
+//
+//	e.POST("/orders/:id/ship", ship, echolock.MustNew(l, "order:{param.id}"))
+//
+// A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
+// and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,
+// or if k or an option is invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
 	lock, err := httplock.New(l, k, ofEcho(opts)...)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package fiberlock guards Fiber 3 routes with locks.
 //
-//	app.Post("/orders/:id/pay", fiberlock.MustNew(l, "order:{param.id|int}"), pay)
+//	app.Post("/orders/:id/ship", fiberlock.MustNew(l, "order:{param.id|int}"), ship)
 //
 // Package fiberlock is httplock for Fiber: keys, options and replies are the same as in httplock.
 // There are some differences, because fasthttp differs from net/http.

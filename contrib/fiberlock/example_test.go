@@ -17,7 +17,7 @@ import (
 )
 
 // A route of Fiber 3 handles one request per order at a time.
-func ExampleMustNew() {
+func Example() {
 	store := lockertest.NewMemory()
 	l, err := locker.NewFromStore(store)
 	if err != nil {

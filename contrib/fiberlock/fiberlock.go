@@ -13,9 +13,14 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a handler that runs the handlers after it under the lock that k names, such as
-// "order:{param.id}". It returns an error, with advice in the text, if l is nil, or if k or an
-// option is invalid. In the line of a route, call [MustNew].
+// New returns a handler that runs the handlers after it under the lock that k names. In the line
+// of a route, call [MustNew]:
+//
+//	app.Post("/orders/:id/ship", fiberlock.MustNew(l, "order:{param.id}"), ship)
+//
+// A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
+// and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,
+// or if k or an option is invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (fiber.Handler, error) {
 	lock, err := httplock.New(l, k, ofFiber(opts)...)
 	if err != nil {

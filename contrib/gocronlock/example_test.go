@@ -14,7 +14,7 @@ import (
 )
 
 // Each minute, a job runs once, in one of several processes.
-func ExamplePerTick() {
+func Example() {
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)

@@ -42,6 +42,12 @@ var ErrLate = errors.New("gocronlock: the tick is so old that another process ma
 // which must be the same in all processes. See [Round]. The key is NAME@TICK, and is kept for the
 // time of [WithWindow].
 //
+//	each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute))
+//	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
+//
+// No process waits. A refused process gets locker.ErrBusy, or locker.ErrUnavailable while Redis
+// does not answer, and gocron skips the run.
+//
 // A process that was stopped may ask for its tick too late. It gets ErrLate when the tick is older
 // than [WithWindow] minus [WithMaxSkew], or when the tick is in the future by more than
 // [WithMaxSkew].

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func ExampleNew() {
+func Example() {
 	ctx := context.Background()
 	pool, err := gorm.Open(postgres.Open("postgres://localhost/shop"))
 	if err != nil {

@@ -27,8 +27,15 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// New returns a Handle for db. See [sqllock.New]. The conditions and settings of db also hold in
-// its transactions, as in db.Transaction.
+// New returns a Handle for db, as [sqllock.New] does:
+//
+//	db, err := gormlock.New(l, pool)
+//	…
+//	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *gorm.DB) error { … })
+//
+// A caller of Do waits until its ctx ends, or for the Rule's Wait. A refused caller gets
+// locker.ErrBusy, or locker.ErrUnavailable, and its function has not run. The conditions
+// and settings of db also hold in its transactions, as in db.Transaction.
 func New(l locker.Locker, db *gorm.DB, opts ...sqllock.Option) (*sqllock.Handle[*gorm.DB], error) {
 	d, err := dialectOf(db)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func ExampleNew() {
+func Example() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
 	if err != nil {

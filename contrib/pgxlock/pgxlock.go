@@ -33,7 +33,14 @@ type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// New returns a Handle for db. See [sqllock.New].
+// New returns a Handle for db, as [sqllock.New] does:
+//
+//	db, err := pgxlock.New(l, pool)
+//	…
+//	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx pgx.Tx) error { … })
+//
+// A caller of Do waits until its ctx ends, or for the Rule's Wait. A refused caller gets
+// locker.ErrBusy, or locker.ErrUnavailable, and its function has not run.
 func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx], error) {
 	d, err := database(db)
 	if err != nil {

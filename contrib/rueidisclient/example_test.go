@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func ExampleNew() {
+func Example() {
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"localhost:6379"}})
 	if err != nil {
 		fmt.Println(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func ExampleNew() {
+func Example() {
 	ctx := context.Background()
 	pool, err := sqlx.Open("pgx", "postgres://localhost/bank") // or another driver that sqllock knows
 	if err != nil {

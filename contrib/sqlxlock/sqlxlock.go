@@ -38,8 +38,15 @@ var dialects = map[string]sqllock.Dialect{
 	"mysql": sqllock.MySQL, "sqlite3": sqllock.SQLite, "sqlite": sqllock.SQLite,
 }
 
-// New returns a Handle for db. See [sqllock.New]. A transaction keeps its connection until the
-// settings of MySQL's session are restored.
+// New returns a Handle for db, as [sqllock.New] does:
+//
+//	db, err := sqlxlock.New(l, pool)
+//	…
+//	err = db.Do(ctx, locker.Rule{Key: "account:42"}, func(ctx context.Context, tx *sqlx.Tx) error { … })
+//
+// A caller of Do waits until its ctx ends, or for the Rule's Wait. A refused caller gets
+// locker.ErrBusy, or locker.ErrUnavailable, and its function has not run. A
+// transaction keeps its connection until the settings of MySQL's session are restored.
 func New(l locker.Locker, db *sqlx.DB, opts ...sqllock.Option) (*sqllock.Handle[*sqlx.Tx], error) {
 	if db == nil {
 		return nil, errors.New("sqlxlock: the *sqlx.DB is nil")

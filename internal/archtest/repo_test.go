@@ -29,6 +29,7 @@ func TestRules(t *testing.T) {
 		"names":    checkNames,
 		"columns":  checkColumns,
 		"comments": checkComments,
+		"fronts":   checkFronts,
 		"hygiene":  checkHygiene,
 		"promises": checkPromises,
 	} {

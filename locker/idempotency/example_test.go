@@ -13,7 +13,7 @@ import (
 
 // A payment runs once, although the client sends it twice with the same key. The second request
 // gets the answer of the first.
-func ExampleKeeper_Do() {
+func Example() {
 	l, err := locker.NewFromStore(lockertest.NewMemory()) // or locker.New
 	if err != nil {
 		log.Fatal(err)

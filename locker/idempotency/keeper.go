@@ -17,6 +17,11 @@ const (
 )
 
 // A Keeper runs each request once. Its zero value is not usable: Locker and Store must be set.
+//
+//	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}
+//
+// A second request waits for the first one until its ctx ends, or for Rule.Wait, and gets the
+// answer of the first. A refused request gets locker.ErrBusy, [ErrReused] or locker.ErrUnavailable.
 type Keeper struct {
 	_ struct{} // keyed literals only
 

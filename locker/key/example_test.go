@@ -10,7 +10,7 @@ import (
 )
 
 // An adapter defines the parts of keys, and compiles the templates of its users.
-func ExampleGrammar() {
+func Example() {
 	grammar := key.Grammar[*http.Request]{Sources: map[string]key.Source[*http.Request]{
 		"header": {Noun: "header", Bind: func(name string) (key.Read[*http.Request], error) {
 			return func(_ context.Context, r *http.Request) (string, error) { return r.Header.Get(name), nil }, nil

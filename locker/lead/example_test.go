@@ -13,7 +13,7 @@ import (
 
 // One of several processes relays an outbox. The others wait, and one of them continues when the
 // leader stops.
-func ExampleRun() {
+func Example() {
 	l, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: locker.New
 	if err != nil {
 		log.Fatal(err)

@@ -20,6 +20,11 @@ import (
 const DefaultTTL = 10 * time.Second
 
 // Run runs fn while this process leads, with a new [Leader]. See [Leader.Run].
+//
+//	err := lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error { … })
+//
+// A candidate waits until ctx ends. Nobody is refused: while Redis does not answer, Run tries
+// again.
 func Run(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(ctx context.Context) error, opts ...Option) error {
 	leader, err := New(l, rule, opts...)
 	if err != nil {

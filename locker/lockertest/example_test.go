@@ -12,7 +12,7 @@ import (
 )
 
 // A lease is lost during the work: the context of the work ends, and Run returns ErrLost.
-func ExampleNewMemory() {
+func Example() {
 	memory := lockertest.NewMemory()
 	l, err := locker.NewFromStore(memory)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-func ExampleUpdate() {
+func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	err := optimistic.Update(context.Background(), client, "stock:apple", func(_ context.Context, old []byte) ([]byte, error) {
 		n, err := strconv.Atoi(string(old)) // perhaps several times

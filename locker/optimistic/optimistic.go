@@ -27,6 +27,10 @@ var (
 // does not exist. The function returns nil to delete the key, and the same value to leave the key
 // as it is. The function may change old in place. A key that expires keeps its expiry time.
 //
+//	err := optimistic.Update(ctx, client, "stock:apple", func(ctx context.Context, old []byte) ([]byte, error) { … })
+//
+// No caller waits for another. A caller that met a conflict 100 times is refused with ErrConflict.
+//
 // fn runs on the caller's goroutine, perhaps many times, so fn must have no effect except its
 // result. If fn returns an error, Update writes nothing and returns the error unchanged. The end of
 // ctx ends Update at once, even while a call to the server hangs. If the new value was being

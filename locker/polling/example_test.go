@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/polling"
 )
 
-func ExampleNew() {
+func Example() {
 	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // the client that the service already has
 	l, err := polling.New(client, locker.WithBackoff(polling.Retries(func() redislock.RetryStrategy {
 		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)

@@ -10,7 +10,7 @@ import (
 )
 
 // A service that uses bsm/redislock gets the same spans without changing its calls.
-func ExampleNew() {
+func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	traced, err := otelredislock.New(redislock.New(client))
 	if err != nil {
