@@ -26,9 +26,9 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/hibiken/asynq v0.26.0
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jmoiron/sqlx v1.4.0
-	github.com/labstack/echo/v4 v4.16.0
+	github.com/labstack/echo/v4 v4.16.4
 	github.com/labstack/echo/v5 v5.3.1
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/connectlock v0.0.0-00010101000000-000000000000
