@@ -1,0 +1,91 @@
+package quorum_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// callers lock one key again and again until the test ends, in two processes, and report how
+// often they had it. They fail the test if two of them hold the key.
+func callers(t *testing.T, servers []*redistest.Server, opts ...locker.QuorumOption) (grants *atomic.Int64) {
+	t.Helper()
+	grants = new(atomic.Int64)
+	var holders atomic.Int32
+	for range 2 {
+		l := redlockOn(t, servers, opts...)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		t.Cleanup(func() { stop(); <-ended })
+		go func() {
+			defer close(ended)
+			for ctx.Err() == nil {
+				lease, err := l.Acquire(ctx, locker.Rule{Key: "x", Wait: 5 * time.Second})
+				switch {
+				case err == nil:
+				case ctx.Err() != nil, errors.Is(err, locker.ErrQuorum), errors.Is(err, locker.ErrUnavailable):
+					continue
+				default:
+					t.Error(err)
+					return
+				}
+				if holders.Add(1) > 1 && lease.Context().Err() == nil {
+					t.Error("two hold the key")
+				}
+				grants.Add(1)
+				time.Sleep(time.Millisecond) //nolint:forbidigo // the work
+				holders.Add(-1)
+				_ = lease.Release(context.Background()) // ErrLost: the node that was restarted was needed
+			}
+		}()
+	}
+	return grants
+}
+
+// These are the rows of the table on restarts in docs/operations.md, under load.
+func TestTheRestartsOfThreeNodesDoWhatTheDocumentsSay(t *testing.T) {
+	t.Parallel()
+	opts := append(brief[:len(brief):len(brief)], locker.WithNodeTimeout(500*time.Millisecond))
+	servers := enrolled(t, 3, opts...)
+	l := redlockOn(t, servers, opts...)
+	grants := callers(t, servers, opts...)
+	goOn := func(when string) {
+		t.Helper()
+		before := grants.Load()
+		eventually(t, "callers go on "+when, func() bool { return grants.Load() > before+20 })
+	}
+	goOn("at first")
+
+	for _, s := range servers { // a rolling restart
+		s.Restart()
+		goOn("while one restarts")
+		eventually(t, "all nodes vote before the next restart", func() bool { return allVote(t, l) })
+	}
+
+	servers[2].Kill()
+	goOn("while one is down")
+
+	servers[0].Restart()
+	stopped := func() bool {
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "y", Wait: 300 * time.Millisecond})
+		return errors.Is(err, locker.ErrQuorum)
+	}
+	eventually(t, "one was restarted and one is down, so locks stop", stopped)
+	const quarantine = 600 * time.Millisecond // of the options brief, and more
+	for end := time.Now().Add(3 * quarantine); time.Now().Before(end); {
+		if !stopped() {
+			t.Fatal("a lock was granted while one node was restarted and one is down")
+		}
+	}
+	if _, err := locker.ReplaceNode(t.Context(), clients(clientsOf(t, append(servers[:2:2], startNodes(t, 1)...))), opts...); err == nil {
+		t.Error("the node that is down was replaced, although another node does not vote")
+	}
+	servers[2].Restart() // an empty server at its address: these servers keep no data
+	eventually(t, "all nodes vote when the one that was down answers", func() bool { return allVote(t, l) })
+	goOn("again")
+}
