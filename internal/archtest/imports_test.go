@@ -84,6 +84,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"otel/redislock", "./locker ./otel github.com/bsm/redislock", "it traces services that use redislock by themselves, as otel traces Lockers"},
 
 	{"internal/breaker", "./locker", "it asks a Locker whether its server is back"},
+	{"internal/page", "net/http", "it is a page for a browser, of programs below the root"},
 	{"internal/redistest", "./internal/proc", "a server is a child process"},
 	{"internal/redistest internal/locktest", "github.com/redis/go-redis/v9", "clients of servers, for tests"},
 	{"internal/locktest", "./internal/chaos ./internal/redistest", "clients of its servers, whose connections break"},
