@@ -102,6 +102,7 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 		Example: `  latchctl ls                                   what is locked, by whom, who waits
   latchctl show order:42                        one lock, and its queue in order
   latchctl top                                  the same, live
+  latchctl web                                  the same on a page, with the last minutes
   latchctl break order:42 --fence 1790000000000001 --reason 'pod is gone'
   latchctl doctor                               is this server fit for locks?
   latchctl run nightly-report -n -- ./report    a cron job that runs once at a time`,
@@ -120,7 +121,7 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 		return usage("%w; %s --help explains the flags", err, c.CommandPath())
 	})
 	to.flags(root.PersistentFlags())
-	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newTop(&to), newDoctor(&to), newRun(&to),
+	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newTop(&to), newWeb(&to), newDoctor(&to), newRun(&to),
 		newEnroll(&to), newReplace(&to), newRaiseFence(&to))
 	return root
 }

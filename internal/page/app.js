@@ -10,8 +10,8 @@
     return e;
   };
   const root = document.documentElement, data = document.body.dataset;
-  const windowMs = +data.window, places = +data.lanes, rowsOfLane = +data.rows;
-  const rowHeight = 20, strip = 22, laneHeight = Math.max(rowsOfLane * rowHeight + strip + 10, 62);
+  const windowMs = +data.window, rowsOfLane = +data.rows;
+  const rowHeight = 20, strip = 22;
   const narrow = matchMedia("(max-width: 760px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
 
   // Light and dark: as the system says, until the visitor chooses.
@@ -107,19 +107,12 @@
     }
   };
 
-  // The places of lanes are made once, so that nothing jumps when a lane comes or goes.
-  const slots = [];
-  for (let i = 0; i < places; i++) {
-    const box = el("div", undefined, "lane"), who = el("div", undefined, "who"), canvas = el("canvas");
-    const name = el("b", "\u00a0"), state = el("span", "\u00a0"), more = el("span", "\u00a0");
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "no key in this lane");
-    canvas.style.height = laneHeight + "px";
-    who.append(name, state, more);
-    box.append(who, canvas);
-    $("lanes").append(box);
-    slots.push({ box, name, state, more, canvas });
-  }
+  // The places of lanes are in the page from the start, so that nothing jumps when a lane comes or
+  // goes.
+  const slots = [...document.querySelectorAll(".lane")].map(box => {
+    const [name, state, more] = box.firstElementChild.children;
+    return { name, state, more, canvas: box.lastElementChild };
+  });
   const write = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const span = ms => ms < 1000 ? Math.round(ms) + " ms" : ms < 60000 ? (ms / 1000).toFixed(1) + " s" : Math.floor(ms / 60000) + " min " + Math.round(ms % 60000 / 1000) + " s";
 
@@ -141,6 +134,7 @@
 
   // Each participant gets a row, and keeps it while it is on the lane.
   const rowOf = (l, who, used) => {
+    if (rowsOfLane === 1) return 0;
     let i = l.rows.indexOf(who);
     if (i < 0) {
       i = l.rows.findIndex(w => w === undefined || !used.has(w));
@@ -153,8 +147,8 @@
     return i;
   };
 
-  const drawLane = (slot, l, id, now) => {
-    const canvas = slot.canvas, ratio = devicePixelRatio || 1, w = canvas.clientWidth, h = laneHeight;
+  const drawLane = (slot, l, now) => {
+    const canvas = slot.canvas, ratio = devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
     if (canvas.width !== Math.round(w * ratio)) canvas.width = Math.round(w * ratio);
     if (canvas.height !== Math.round(h * ratio)) canvas.height = Math.round(h * ratio);
     const g = canvas.getContext("2d");
@@ -220,9 +214,13 @@
         if (p.n && z > 0) g.fillRect(a, base - (strip - 4) * p.n / top, Math.max(z - a, 1), (strip - 4) * p.n / top);
       });
     }
+    const lastOf = {};
     for (const m of l.marks) {
       if (m.at < now - windowMs) continue;
-      const row = Math.max(l.rows.indexOf(m.who), 0), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
+      const row = rowsOfLane === 1 ? 0 : Math.max(l.rows.indexOf(m.who), 0), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
+      const near = m.kind + row;
+      if (mx - lastOf[near] < (m.kind === "renew" ? 4 : 9)) continue; // they would hide each other
+      lastOf[near] = mx;
       mark(g, m.kind, mx, y);
     }
     if (hidden) {
@@ -231,7 +229,6 @@
       g.fillText(`and ${hidden} more bars without a row`, right - 2, h - 9);
       g.textAlign = "left";
     }
-    return hidden;
   };
 
   const mark = (g, kind, x, y) => {
@@ -272,7 +269,7 @@
 
   const draw = () => {
     const now = clock();
-    slots.forEach((slot, i) => drawLane(slot, shown[i] && lanes.get(shown[i].id), shown[i] && shown[i].id, now));
+    slots.forEach((slot, i) => drawLane(slot, shown[i] && lanes.get(shown[i].id), now));
   };
 
   // Texts change four times a second at most; what a lane shows stands beside it in words.

@@ -36,6 +36,14 @@ type Config struct {
 	Hosts   []string      // names of this server besides localhost and addresses
 }
 
+// Ago says where a lane begins.
+func (c Config) Ago() string {
+	if c.Window < time.Minute {
+		return fmt.Sprintf("%.0f seconds ago", c.Window.Seconds())
+	}
+	return fmt.Sprintf("%.0f minutes ago", c.Window.Minutes())
+}
+
 // Choice is a button of the page. A click posts to the action of the same name.
 type Choice struct{ Name, Title, Text string }
 
