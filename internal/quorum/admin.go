@@ -127,8 +127,10 @@ func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 }
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
-// reason. Each node takes back only the vote that it has shown. So Revoke does not affect a lease
-// that begins meanwhile, or a key that has no holder and is kept for KeepFor meanwhile.
+// reason. A node that has shown no vote of the holder takes one back as well: its vote may have come
+// since, and could keep the lease alive together with a vote that is not taken back. The token of a
+// holder has one lease, so Revoke does not affect a lease that begins meanwhile. Keys that are kept
+// for KeepFor all have one token, so there each node takes back only the vote that it has shown.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
@@ -145,9 +147,12 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
 	}
 	f := fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
-		args := releaseArgs{tombstone: "revoked:" + reason, vote: noVote}
-		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
-			args.vote = v.minted
+		args := releaseArgs{tombstone: "revoked:" + reason}
+		if holder.Kept {
+			args.vote = noVote
+			if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
+				args.vote = v.minted
+			}
 		}
 		n.release(ctx, c, args, onAnswer)
 	})
@@ -165,8 +170,8 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	return t.result(f.silentErrors)
 }
 
-// noVote is a vote that no node has ever given. Revoke sends it to the nodes that have shown no
-// vote.
+// noVote is a vote that no node has ever given. To end the time for which a key is kept, Revoke
+// sends it to the nodes that have shown no vote.
 const noVote = 1
 
 // RaiseFence raises the counters at a quorum of nodes. Every later quorum includes at least one of

@@ -18,6 +18,7 @@ import (
 //	unclear      an acquire may have run, or may still run; stays until the end of the ballot
 //	queued       the node has the token in its queue
 //	giving       the node's vote is being given back
+//	released     the node has confirmed a release; there is one set for each kind of release
 //
 // When a round ends without a quorum, each node in "holds" gets a withdrawal of its vote at once.
 // The node gets no acquire until it has confirmed the withdrawal. When the token is released, the
@@ -37,6 +38,7 @@ type ballot struct {
 	holds      nodes             // nodes that have granted the token's lease
 	unclear    nodes             // nodes at which an acquire is unclear
 	queued     nodes             // nodes that have the token in their queues
+	released   [3]nodes          // for each kind of release, the nodes that have confirmed one
 	traces     nodes             // nodes that may have a trace of the token
 	votes      [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
 	calm       chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in awaitAnswers
@@ -286,22 +288,53 @@ func (b *ballot) signalCalm() {
 	}
 }
 
-// markReleasing marks the token as being released, and returns three sets of nodes. The nodes in
-// "atOnce" get the release at once. The nodes in "later" get it after their answer to the acquire.
-// At the nodes in "tombstones", the release also sets a tombstone. If undo is true, all nodes that
-// may have a trace of the token get the release at once, with a tombstone.
-func (b *ballot) markReleasing(undo bool) (atOnce, tombstones, later nodes) {
+// plannedRelease are the sets of nodes for one release.
+type plannedRelease struct {
+	atOnce     nodes // nodes that get the release at once
+	later      nodes // nodes that get it after their answer to the acquire
+	tombstones nodes // nodes at which the release also sets a tombstone
+	confirmed  nodes // nodes that have confirmed an earlier attempt of the same release, and get no other
+}
+
+// markReleasing marks the token as being released, and returns the nodes for the release c. If c is
+// an undo, all nodes that may have a trace of the token get the release at once, with a tombstone.
+func (b *ballot) markReleasing(c store.Claim) (p plannedRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releasing = true
-	if undo {
-		return b.traces, b.traces, 0
+	p.confirmed = b.released[kindOf(&c)]
+	switch {
+	case c.TombstoneTTL > 0:
+		p.atOnce, p.tombstones = b.traces, b.traces
+	case b.claim.Queue:
+		p.atOnce, p.tombstones, p.later = b.traces, b.unclear, b.asking
+	default:
+		p.atOnce, p.tombstones, p.later = (b.holds|b.unclear)&^b.giving, b.unclear, b.asking
 	}
-	atOnce = (b.holds | b.unclear) &^ b.giving
-	if b.claim.Queue {
-		atOnce = b.traces
+	p.later &^= p.confirmed
+	p.atOnce &^= p.later | p.confirmed
+	return p
+}
+
+// kindOf returns the kind of the release c. The repetition of a release is of the same kind; a node
+// that has confirmed one kind may still need another one, for its tombstone or its done mark.
+func kindOf(c *store.Claim) (kind int) {
+	switch {
+	case c.TombstoneTTL > 0:
+		return 1
+	case c.Complete:
+		return 2
 	}
-	return atOnce &^ b.asking, b.unclear, b.asking
+	return 0
+}
+
+// recordReleased records that node i has confirmed the release c. If the release stays undecided,
+// its repetition counts this node: asked again, the node would answer that the token has no lease.
+func (b *ballot) recordReleased(i int, c *store.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kind := kindOf(c)
+	b.released[kind] = b.released[kind].plus(i)
 }
 
 // settled reports whether no node has, or can still get, a vote for the token. The token may be in

@@ -91,8 +91,8 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	b.checkBegin(t, q, 0b010)
 	b.recordGivenBack(0)
 	b.checkBegin(t, q, 0b001)
-	if atOnce, _, later := b.markReleasing(false); atOnce&0b100 != 0 || later != 0b011 {
-		t.Errorf("a release goes to %03b at once, and to %03b later", atOnce, later)
+	if p := b.markReleasing(store.Claim{}); p.atOnce&0b100 != 0 || p.later != 0b011 {
+		t.Errorf("a release goes to %03b at once, and to %03b later", p.atOnce, p.later)
 	}
 }
 
@@ -123,22 +123,24 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.checkEnd(t, false, true, 0)
 	b.checkBegin(t, q, 0b011)
 	b.checkRecord(t, 1, poll{}, no, leaveVote)
-	atOnce, tombstones, later := b.markReleasing(false)
-	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and a second call to it is under way
-		t.Errorf("at once %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
+	if p := b.markReleasing(store.Claim{}); p.atOnce != 0b010 || p.tombstones != 0b010 || p.later != 0b101 { // node 0 has voted, and a second call to it is under way
+		t.Errorf("at once %03b, with tombstones %03b, later %03b", p.atOnce, p.tombstones, p.later)
 	}
 	b.checkRecord(t, 0, yes, nil, releaseVote)
 	b.checkRecord(t, 2, poll{}, errCutOff, releaseVote)
 	if c := b.lateRelease(2); c.TombstoneTTL == 0 {
 		t.Error("its release leaves no tombstone, and the acquire may still run")
 	}
-	if atOnce, tombstones, _ := b.markReleasing(true); atOnce != 0b111 || tombstones != 0b111 {
-		t.Errorf("an undo goes to %03b, with tombstones %03b", atOnce, tombstones)
+	if p := b.markReleasing(undo); p.atOnce != 0b111 || p.tombstones != 0b111 {
+		t.Errorf("an undo goes to %03b, with tombstones %03b", p.atOnce, p.tombstones)
 	}
 	if _, _, _, ok := b.begin(q); ok {
 		t.Error("a round begins after the release")
 	}
 }
+
+// undo is a release that sets tombstones.
+var undo = store.Claim{TombstoneTTL: time.Minute}
 
 // When callers often give up, the process remembers only the tokens that were undone in the last
 // few seconds, and not all tokens of the last minute.
@@ -148,7 +150,7 @@ func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 		const every = time.Millisecond
 		for i := range 60_000 {
 			b := bs.open(store.Claim{Key: "k", Owner: fmt.Sprint(i), TTL: 30 * time.Second}, time.Second)
-			b.markReleasing(true)
+			b.markReleasing(undo)
 			b.finish()
 			time.Sleep(every) //nolint:forbidigo // in a bubble
 		}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
@@ -180,5 +182,95 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	}
 	if direct.Exists(t.Context(), "a").Val() != 0 {
 		t.Error("the late vote keeps the key until the lease's end")
+	}
+}
+
+// deafNode is a client that loses the first requests of one script.
+type deafNode struct {
+	*redis.Client
+	sha  string
+	lose atomic.Int32 // number of requests that are still to be lost
+}
+
+func (d *deafNode) Process(ctx context.Context, cmd redis.Cmder) error {
+	if args := cmd.Args(); len(args) > 1 && args[0] == "evalsha" && args[1] == any(d.sha) && d.lose.Add(-1) >= 0 {
+		cmd.SetErr(os.ErrDeadlineExceeded)
+		return os.ErrDeadlineExceeded
+	}
+	return d.Client.Process(ctx, cmd)
+}
+
+// A done mark needs the marker of the node, which the repetition of a release does not send. So the
+// repetition asks for no done mark: otherwise the node would refuse it until the lease ran out.
+func TestANodeThatMissesACompleteIsFreedSoon(t *testing.T) {
+	servers := enrolled(t, 3)
+	deaf := &deafNode{Client: servers[2].Client(t), sha: scriptSHA("release")}
+	deaf.lose.Store(1)
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), deaf}, nodeTimeout)
+	checkSettled(t, s)
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: time.Minute, FenceCount: 1, OnceFor: time.Minute}
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+		t.Fatalf("%v %v", g.State, err)
+	}
+	checkHeldByAll(t, servers, "a")
+	claim.Complete = true
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
+		t.Fatalf("%v %v", g.State, err)
+	}
+	eventually(t, "the node that lost the request is free", func() bool { return servers[2].Client(t).Exists(t.Context(), "a").Val() == 0 })
+	if deaf.lose.Load() >= 0 {
+		t.Error("no repetition came")
+	}
+}
+
+// The third vote of a holder comes while an operator revokes the lease, and another node misses the
+// revocation. These two votes must not keep the lease alive.
+func TestAVoteThatComesDuringARevocationKeepsNoLease(t *testing.T) {
+	servers := enrolled(t, 3)
+	for _, script := range []string{"vote", "release"} {
+		for _, c := range clientsOf(t, servers) {
+			if err := c.Do(t.Context(), "script", "load", quorum.ScriptTexts[script]).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	slow := &latecomer{
+		Client: servers[2].Client(t), sha: scriptSHA("vote"), asked: make(chan struct{}), late: make(chan struct{}),
+	}
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, lawPatience)
+	checkSettled(t, s)
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
+	g, err := s.Acquire(t.Context(), claim)
+	if err != nil || g.State != store.Granted {
+		t.Fatalf("%v %v", g.State, err)
+	}
+	<-slow.asked
+
+	deaf := &deafNode{Client: servers[0].Client(t), sha: scriptSHA("release")}
+	deaf.lose.Store(1)
+	held := &locktest.HeldBack{Client: servers[2].Client(t), Gate: make(chan struct{}), Arrived: new(sync.WaitGroup), SHA: scriptSHA("release")}
+	held.Arrived.Add(1)
+	operator := quorumStore([]locker.Client{deaf, servers[1].Client(t), held}, lawPatience)
+	checkSettled(t, operator)
+	revoked := make(chan error, 1)
+	go func() {
+		_, err := store.CapabilitiesOf(operator).Revoke(t.Context(), "a", g.Fence, "stuck")
+		revoked <- err
+	}()
+	held.Arrived.Wait() // the operator has seen two votes, and its call to the third node is on its way
+	close(slow.late)
+	checkHeldByAll(t, servers[2:], "a")
+	close(held.Gate)
+	if err := <-revoked; err != nil {
+		t.Fatal(err)
+	}
+	if deaf.lose.Load() != 0 {
+		t.Fatal("no node has missed the revocation")
+	}
+	if gs, err := s.Renew(t.Context(), []store.Claim{claim}); err != nil || gs[0].State != store.Revoked {
+		t.Errorf("a renewal after the revocation: %+v %v", gs, err)
+	}
+	if _, err := s.Release(t.Context(), claim); err != nil {
+		t.Error(err)
 	}
 }

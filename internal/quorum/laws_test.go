@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,27 @@ func TestRedlockObeysTheLaws(t *testing.T) {
 	t.Run("on three servers", func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
 	})
+}
+
+// One call to one node is lost, with its request or its reply. The other nodes are a quorum, so no
+// step fails, and no caller gets another answer.
+func TestRedlockObeysTheLawsWhenACallIsLost(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 5} {
+		servers := startNodes(t, n)
+		enroll(t, clients(clientsOf(t, servers)))
+		t.Run(fmt.Sprintf("of %d", n), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Harness {
+				h, losses := quorumHarness(t, servers), new(storetest.Losses)
+				cs := clientsOf(t, servers)
+				for _, c := range cs {
+					c.AddHook(losses)
+				}
+				h.Store, h.Losses, h.LoseReply = openQuorum(t, cs), losses, nil
+				return h
+			})
+		})
+	}
 }
 
 func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness {

@@ -88,6 +88,9 @@ func (n *node) acquire(ctx context.Context, a *appeal, onAnswer func(poll, error
 func (n *node) acquireAnew(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
 	text, err := a.roster.textFor(ctx, n)
 	if err != nil {
+		if !isRefusal(err) { // the look has failed, so the node was not asked for its vote
+			err = &store.Refusal{Temporary: true, Err: err}
+		}
 		onAnswer(poll{}, err)
 		return
 	}
@@ -214,8 +217,10 @@ func (n *node) startRelease(ctx context.Context, release *redisstore.Call, class
 	release.Begin(ctx, n.links, class, func(text string, err error) { onAnswer(releaseAnswer(text, err)) })
 }
 
-// repeatRelease sends the release of c to this node again and again until the node confirms it.
+// repeatRelease sends the release of c to this node again and again until the node confirms it. It
+// sets no done mark: other nodes have made the release a success, and they have the mark.
 func (n *node) repeatRelease(c store.Claim) {
+	c.Complete = false
 	ch := calls.Chore{Claim: c, Useless: time.Now().Add(max(c.TTL, c.TombstoneTTL, calls.QueueLife))}
 	if c.KeepFor > 0 {
 		ch.Keep = time.Now().Add(c.KeepFor)

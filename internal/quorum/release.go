@@ -13,23 +13,26 @@ import (
 // beginRelease withdraws the votes, and passes the result to onAnswer. With c.Complete, texts has
 // the text of each node's marker.
 func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
-	atOnce, tombstones, later := q.allNodes(), nodes(0), nodes(0)
+	p := plannedRelease{atOnce: q.allNodes()}
 	b := q.ballots.get(c.Owner)
 	if b != nil {
-		atOnce, tombstones, later = b.markReleasing(c.TombstoneTTL > 0)
+		p = b.markReleasing(c)
 	}
 	unconfirmed := new(leftovers)
 	claim := func(n *node) store.Claim {
 		c := c
-		if tombstones.has(n.index) {
+		if p.tombstones.has(n.index) {
 			c.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 		}
 		return c
 	}
-	t := &releaseTally{quorum: q, notHeld: len(q.nodes) - (atOnce | later).count()}
-	for n := range q.eachNode(atOnce) {
+	t := &releaseTally{quorum: q, released: p.confirmed.count(), notHeld: len(q.nodes) - (p.atOnce | p.later | p.confirmed).count()}
+	for n := range q.eachNode(p.later) {
+		t.record(n, store.Grant{}, errUnderWay)
+	}
+	for n := range q.eachNode(p.atOnce) {
 		if q.lags(n) {
-			atOnce = atOnce.minus(n.index)
+			p.atOnce = p.atOnce.minus(n.index)
 			unconfirmed.add(n, claim(n), errLags)
 			t.record(n, store.Grant{}, errLags)
 		}
@@ -50,17 +53,19 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string
 	first := q.nodes[0]
 	// The words of the call are made once, because most nodes get the same call.
 	channel, call := first.channelOf(&c), first.releaseCall(&c, releaseArgs{})
-	step.start(q, atOnce, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
+	step.start(q, p.atOnce, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
 				unconfirmed.add(n, claim(n), err)
+			} else if b != nil && g.State == store.Released {
+				b.recordReleased(n.index, &c)
 			}
 			onAnswer(g, err)
 		}
 		switch {
 		case c.Complete:
 			n.release(ctx, claim(n), releaseArgs{text: texts[n.index]}, end)
-		case tombstones.has(n.index) || n.channelOf(&c) != channel:
+		case p.tombstones.has(n.index) || n.channelOf(&c) != channel:
 			n.release(ctx, claim(n), releaseArgs{}, end)
 		default:
 			call := call.Again()
@@ -145,8 +150,8 @@ func (t *releaseTally) decided() bool {
 	if t.released >= need || t.notHeld <= all-need {
 		return t.released >= need
 	}
-	open := all - t.released - t.notHeld - len(t.errs)
-	return t.marked() >= need || t.marked()+open < need
+	unknown := all - t.released - t.notHeld // a node whose answer was lost may have the done mark
+	return t.marked() >= need || t.marked()+unknown < need
 }
 
 // marked returns the number of nodes that have the done mark, if the release sets a done mark. A

@@ -1,8 +1,12 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,8 +20,8 @@ type bench struct {
 	testing.TB
 	Harness
 	key string
-	// released is true after the reply to a release was lost. The repeated release then finds that
-	// the lease is gone.
+	// released is true after a release had no clear answer although a part of it may have happened.
+	// The repeated release may then find that the lease is gone.
 	released bool
 }
 
@@ -32,18 +36,22 @@ func (b *bench) claim(owner string) store.Claim {
 	return store.Claim{Key: b.key, Owner: owner, TTL: ttl, FenceCount: 1}
 }
 
-// ask makes a step. If Losses has lost one of its calls, and so the step has failed, ask repeats
-// the step, as an Engine does. The result lost is what was lost before the repetition.
-func ask[T any](b *bench, step func(context.Context, T) (store.Grant, error), c T) (g store.Grant, lost loss, err error) {
-	if g, err = step(b.Context(), c); err == nil {
-		return g, "", nil
+// ask makes a step. If Losses has lost a call, and the step has no clear answer, ask repeats the
+// step for some seconds, as an Engine does. The lost call may be one of an earlier step: a Store of
+// several servers goes on with the other servers, and the missing answer shows later. The result
+// began reports whether a step without a clear answer may have had an effect; it has none if its
+// only call lost its request.
+func ask[T any](b *bench, step func(context.Context, T) (store.Grant, error), c T) (g store.Grant, began bool, err error) {
+	for until := time.Now().Add(5 * time.Second); ; <-time.After(5 * time.Millisecond) {
+		if g, err = step(b.Context(), c); err == nil || !b.Losses.hasLost() || time.Now().After(until) {
+			return g, began, err
+		}
+		if errors.Is(err, locker.ErrInvalidKey) { // no repetition helps
+			return g, began, err
+		}
+		how, hit := b.Losses.takeHit()
+		began = began || !hit || how == lostReply
 	}
-	how, hit := b.Losses.takeHit()
-	if !hit {
-		return g, "", err
-	}
-	g, err = step(b.Context(), c)
-	return g, how, err
 }
 
 func (b *bench) acquire(c store.Claim) store.Grant {
@@ -57,14 +65,17 @@ func (b *bench) acquire(c store.Claim) store.Grant {
 
 func (b *bench) renew(c store.Claim) store.Grant {
 	b.Helper()
-	gs, err := b.renewAll([]store.Claim{c})
-	if err == nil {
-		err = gs[0].Err
-	}
+	g, _, err := ask(b, func(ctx context.Context, c store.Claim) (store.Grant, error) {
+		gs, err := b.Store.Renew(ctx, []store.Claim{c})
+		if err != nil || len(gs) != 1 {
+			return store.Grant{}, cmp.Or(err, fmt.Errorf("%d answers to one claim", len(gs)))
+		}
+		return gs[0], gs[0].Err
+	}, c)
 	if err != nil {
 		b.Fatalf("renew: %v", err)
 	}
-	return gs[0]
+	return g
 }
 
 // renewAll renews the leases of cs. If Losses has lost a call, renewAll renews the leases again
@@ -72,9 +83,9 @@ func (b *bench) renew(c store.Claim) store.Grant {
 func (b *bench) renewAll(cs []store.Claim) ([]store.Grant, error) {
 	b.Helper()
 	gs, err := b.Store.Renew(b.Context(), cs)
-	if _, hit := b.Losses.takeHit(); hit {
+	if b.Losses.hasLost() {
 		if err != nil {
-			gs, err = b.Store.Renew(b.Context(), cs)
+			gs, err = slices.Repeat([]store.Grant{{Err: err}}, len(cs)), nil
 		}
 		for i := range gs {
 			if gs[i].Err != nil {
@@ -90,11 +101,11 @@ func (b *bench) renewAll(cs []store.Claim) ([]store.Grant, error) {
 
 func (b *bench) release(c store.Claim) store.Grant {
 	b.Helper()
-	g, lost, err := ask(b, b.Store.Release, c)
+	g, began, err := ask(b, b.Store.Release, c)
 	if err != nil {
 		b.Fatalf("release: %v", err)
 	}
-	b.released = b.released || lost == lostReply
+	b.released = b.released || began
 	return g
 }
 

@@ -34,6 +34,7 @@ type Losses struct {
 	at    int
 	how   loss
 	hit   bool // the call was lost, and nobody has repeated its step yet
+	lost  bool // a call was lost
 }
 
 // loss says what of a call is lost.
@@ -66,7 +67,7 @@ func (l *Losses) next() (how loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.armed && l.calls == l.at {
-		how, l.armed, l.hit = l.how, false, true
+		how, l.armed, l.hit, l.lost = l.how, false, true, true
 	}
 	l.calls++
 	return how
@@ -76,7 +77,7 @@ func (l *Losses) next() (how loss) {
 func (l *Losses) lose(at int, how loss) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls, l.armed, l.at, l.how = 0, true, at, how
+	l.calls, l.armed, l.at, l.how, l.lost = 0, true, at, how, false
 }
 
 // count returns how many calls were made.
@@ -96,6 +97,16 @@ func (l *Losses) takeHit() (how loss, hit bool) {
 	defer l.mu.Unlock()
 	how, hit, l.hit = l.how, l.hit, false
 	return how, hit
+}
+
+// hasLost reports whether a call was lost. A nil Losses has lost nothing.
+func (l *Losses) hasLost() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
 }
 
 // DialHook does nothing. It makes l a [redis.Hook].
