@@ -13,6 +13,7 @@ import (
 // docs/operations.md lists the same commands. KEY is the key of the lock, Q is a key that latchkit
 // stores for this lock, and I is an inbox.
 var rights = strings.Split(`del KEY
+echo m
 evalsha 0 0
 eval 0 0
 exists KEY

@@ -31,7 +31,9 @@ type kind int
 
 const (
 	losing     kind = iota // close the connection instead of passing the reply on
-	swallowing             // drop the reply
+	swallowing             // drop the reply and all later replies
+	dropping               // drop the reply
+	repeating              // pass the reply on twice
 	holding                // keep the request
 	blackhole              // keep all messages
 )

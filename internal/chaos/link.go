@@ -98,10 +98,16 @@ func (l *link) passReplies() {
 			return
 		}
 		if fault := l.takeFault(reply); fault != nil && fault.countHit() {
-			if fault.kind == losing {
+			switch fault.kind {
+			case losing:
 				return
+			case dropping:
+				continue
+			case repeating:
+				reply = append(reply, reply...)
+			default:
+				silent = true
 			}
-			silent = true
 		}
 		if !silent {
 			// An error is ignored here, because passRequests detects that a client is gone. The
@@ -136,7 +142,7 @@ func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.firstWord()),
 		replies: 1,
-		fault:   l.proxy.findFault(request, losing, swallowing),
+		fault:   l.proxy.findFault(request, losing, swallowing, dropping, repeating),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,8 +31,10 @@ import (
 // always a reader. While calls are listed and can be written, there is always a writer, or a
 // goroutine that will write.
 //
-// An answer that does not come within the limit ends the connection: all calls on it are unclear,
-// and later calls use another connection. All fields are guarded by link.mu.
+// Behind each call, a PING with a marker is written, which the server repeats behind the answer: see
+// [wire.next]. An answer without its marker ends the connection, and so does an answer that does not
+// come within the limit: all calls on it are unclear, and later calls use another connection. All
+// fields are guarded by link.mu.
 type duplex struct {
 	link *link
 	dial func(context.Context) (net.Conn, func(), error) // makes a connection, and a function that closes it
@@ -43,6 +47,7 @@ type duplex struct {
 	kicked  bool // a goroutine is about to write
 	pauses  int  // how many connections in a row were useless
 	failed  time.Time
+	off     atomic.Bool // the server does not repeat markers, so all calls go through the client
 
 	watch *time.Timer // looks for answers that do not come
 	armed bool
@@ -56,8 +61,9 @@ type wire struct {
 
 	slots   []slot // the expected answers, from head on
 	head    int
-	bytes   int // the size of the calls whose answers are expected
-	large   int // how many of these calls are large
+	marked  uint32 // the marker of the last call
+	bytes   int    // the size of the calls whose answers are expected
+	large   int    // how many of these calls are large
 	writing bool
 	reading bool
 	blocked bool // no listed call can be written before an answer comes: see lane.takeBatch
@@ -79,9 +85,11 @@ type wire struct {
 
 // slot is the place of an expected answer.
 type slot struct {
-	call *Call // nil: the answer to ASKING
-	sent time.Time
-	size int
+	call   *Call
+	sent   time.Time
+	size   int
+	marker uint32 // comes behind the answer
+	asking bool   // the answer to ASKING comes first
 }
 
 // ended is an answer and its slot.
@@ -124,7 +132,7 @@ func (d *duplex) send(c *Call) bool {
 	l := d.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.forgotten || l.plain.n >= mostListed {
+	if l.forgotten || d.off.Load() || l.plain.n >= mostListed {
 		return false
 	}
 	l.plain.queues[c.Class] = append(l.plain.queues[c.Class], c)
@@ -286,12 +294,12 @@ func (d *duplex) encode(w *wire) {
 	calls, _ := l.gather(batch)
 	now := time.Now()
 	for _, c := range calls {
+		w.marked++
+		s := slot{call: c, sent: now, size: len(w.out), marker: w.marked, asking: c.asking}
 		if c.asking {
 			w.out = append(w.out, "*1\r\n$6\r\nasking\r\n"...)
-			w.slots = append(w.slots, slot{sent: now})
 		}
-		s := slot{call: c, sent: now, size: len(w.out)}
-		w.out = appendCommand(w.out, w.words(c))
+		w.out = appendMarker(appendCommand(w.out, w.words(c)), s.marker)
 		s.size = len(w.out) - s.size
 		if w.bytes += s.size; s.size > largeCall {
 			w.large++
@@ -350,19 +358,13 @@ func (w *wire) fill() error {
 // link.mu.
 func (w *wire) parse() error {
 	w.done = w.done[:0]
-	for w.from < len(w.in) {
-		r, size, err := parseReply(w.in[w.from:])
+	for w.head < len(w.slots) {
+		s := &w.slots[w.head]
+		r, size, err := s.next(w.in[w.from:])
 		if size == 0 || err != nil {
 			return err
 		}
 		w.from += size
-		if r.push {
-			continue
-		}
-		if w.head == len(w.slots) {
-			return errProtocol
-		}
-		s := &w.slots[w.head]
 		w.head++
 		w.blocked = false
 		if w.bytes -= s.size; s.size > largeCall {
@@ -371,7 +373,47 @@ func (w *wire) parse() error {
 		w.done = append(w.done, ended{*s, r})
 		*s = slot{}
 	}
-	return nil
+	_, size, err := parseAnswer(w.in[w.from:])
+	if size > 0 {
+		err = errProtocol // an answer that no call expects
+	}
+	return err
+}
+
+// next returns the answer of the slot, and its size in b together with its marker. The size is 0
+// while they are incomplete. Without the marker, an answer is not known to be that of the slot: a
+// proxy may have dropped a reply, or passed one on twice. If the server refuses everything, for
+// example because a script runs for too long, the refusal of the call has the refusal of the marker
+// behind it.
+func (s *slot) next(b []byte) (r reply, size int, err error) {
+	answers := 1
+	if s.asking {
+		answers = 2
+	}
+	for range answers {
+		var n int
+		if r, n, err = parseAnswer(b[size:]); n == 0 || err != nil {
+			return r, 0, err
+		}
+		size += n
+	}
+	var room [markerReply]byte
+	want := appendMarkerReply(room[:0], s.marker)
+	if text := want[4 : len(want)-2]; r.text == string(text) {
+		return r, 0, errUnmatched
+	}
+	if bytes.HasPrefix(b[size:], want) {
+		return r, size + len(want), nil
+	}
+	marker, n, err := parseAnswer(b[size:])
+	switch {
+	case n == 0 || err != nil:
+		return r, 0, err
+	case marker.text == string(want[4:len(want)-2]): // behind a push
+	case marker.err == nil || r.err == nil || codeOf(marker.err) != codeOf(r.err):
+		return r, 0, errUnmatched
+	}
+	return r, size + n, nil
 }
 
 // read reads answers until the call own has its answer, or until no answer is expected if own is
@@ -429,7 +471,6 @@ func (d *duplex) settle(w *wire, answers []ended) {
 		e := answers[n]
 		n++
 		switch c := e.call; {
-		case c == nil:
 		case c.lacksScript(e.err) && c.unknown < 2:
 			c.unknown++
 			d.again(c)
@@ -460,9 +501,6 @@ func (d *duplex) again(c *Call) {
 
 // drop ends the calls of a slot without an answer.
 func (s *slot) drop(err error) {
-	if s.call == nil {
-		return
-	}
 	if g := s.call.group(); g != nil {
 		for _, c := range g.members {
 			c.end("", err)
@@ -474,11 +512,8 @@ func (s *slot) drop(err error) {
 
 // isFor reports whether the slot is that of c, or of a group to which c belongs.
 func (s *slot) isFor(c *Call) bool {
-	if s.call == nil || s.call == c {
-		return s.call == c
-	}
 	g := s.call.group()
-	return g != nil && slices.Contains(g.members, c)
+	return s.call == c || g != nil && slices.Contains(g.members, c)
 }
 
 // replace makes the next calls use another connection. The answers that w expects are still read.
@@ -578,9 +613,18 @@ func (d *duplex) connect() {
 	d.dialing = false
 	if err == nil {
 		now := time.Now()
-		d.wire = &wire{net: c, hangUp: hangUp, born: now, used: now, in: make([]byte, 0, 4096)}
+		d.wire = &wire{net: c, hangUp: hangUp, born: now, used: now, marked: rand.Uint32(), in: make([]byte, 0, 4096)}
 		d.kick()
 		l.mu.Unlock()
+		return
+	}
+	if errors.Is(err, errNoEcho) {
+		d.off.Store(true)
+		refused := l.beginFlights()
+		l.mu.Unlock()
+		for _, c := range refused {
+			c.refuse(ErrHangs)
+		}
 		return
 	}
 	if !errors.Is(err, redis.ErrClosed) { // a closed client stays closed, so nothing is spared by a pause

@@ -22,7 +22,7 @@ type node struct {
 	rng     *rand.Rand
 	delay   time.Duration // how long a command takes
 	faults  bool
-	swaps   bool // answers two commands in the wrong order, which a client cannot know
+	lies    bool // answers calls with the answers to other calls, which a client cannot know
 	dials   int
 	refused int // how many of the next dials fail
 	open    int // connections that were not closed by the client
@@ -56,21 +56,26 @@ func (n *node) dial(context.Context) (net.Conn, func(), error) {
 func (n *node) fault(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.seen[name]++
+	if !isMarker(name) {
+		n.seen[name]++
+	}
 	if !n.faults {
 		return ""
 	}
-	kinds := []string{"stall", "cut", "reset", "late", "push", "error", "noise"}
-	if kind := n.rng.IntN(60); kind < len(kinds) {
+	kinds := []string{"stall", "cut", "reset", "late", "push", "error", "noise", "drop", "repeat"}
+	if kind := n.rng.IntN(100); kind < len(kinds) {
 		n.hits[kinds[kind]]++
 		return kinds[kind]
 	}
 	return ""
 }
 
+// isMarker reports whether the name, which a command echoes, is the marker behind a call.
+func isMarker(name string) bool { return len(name) == 8 && !strings.ContainsAny(name, "-.") }
+
 func (n *node) serve(c net.Conn) {
 	defer c.Close()
-	in, held := bufio.NewReader(c), ""
+	in, last := bufio.NewReader(c), ""
 	for {
 		name, err := readEcho(in)
 		if err != nil {
@@ -80,6 +85,9 @@ func (n *node) serve(c net.Conn) {
 		delay := n.delay
 		n.mu.Unlock()
 		time.Sleep(delay) //nolint:forbidigo // in a bubble
+		if n.lies && !isMarker(name) {
+			name, last = last, name
+		}
 		reply := fmt.Sprintf("$%d\r\n%s\r\n", len(name), name)
 		switch n.fault(name) {
 		case "stall":
@@ -97,15 +105,14 @@ func (n *node) serve(c net.Conn) {
 			reply = "-ERR " + name + "\r\n"
 		case "noise":
 			reply += "?\r\n"
+		case "drop":
+			reply = ""
+		case "repeat":
+			reply += reply
 		}
-		if n.swaps && held == "" {
-			held = reply
-			continue
-		}
-		if _, err := io.WriteString(c, reply+held); err != nil {
+		if _, err := io.WriteString(c, reply); err != nil {
 			return
 		}
-		held = ""
 	}
 }
 
@@ -221,13 +228,13 @@ func TestEachCallerGetsItsOwnAnswerOrAnError(t *testing.T) {
 			hits[kind] += times
 		}
 	}
-	if len(hits) != 7 {
+	if len(hits) != 9 {
 		t.Errorf("not all faults were injected: %v", hits)
 	}
 	t.Run("positive control", func(t *testing.T) {
-		duplexBubble(t, &node{swaps: true}, func(t *testing.T, ls *Links) {
+		duplexBubble(t, &node{lies: true}, func(t *testing.T, ls *Links) {
 			if _, wrong := crowd(t, ls, 1, 8, 10, 4*time.Second); wrong == 0 {
-				t.Error("answers in the wrong order are not noticed")
+				t.Error("wrong answers are not noticed")
 			}
 		})
 	})

@@ -48,9 +48,10 @@ func TestALinkUsesTheConnectionsOfAnyClient(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"locks", "noping"} {
+	for _, name := range []string{"locks", "noecho"} {
 		allow(t, name, "on", ">secret", "~*", "+@all")
 	}
+	allow(t, "noecho", "-echo")
 	var connected atomic.Int32
 	for name, c := range map[string]struct {
 		server *redistest.Server
@@ -62,7 +63,7 @@ func TestALinkUsesTheConnectionsOfAnyClient(t *testing.T) {
 		"a user and a database": {plain, func(o *redis.Options) {
 			o.Username, o.Password, o.DB, o.ClientName = "locks", "secret", 3, "locker"
 		}},
-		"a user without PING": {plain, func(o *redis.Options) { o.Username, o.Password = "noping", "secret" }},
+		"a user without ECHO": {plain, func(o *redis.Options) { o.Username, o.Password = "noecho", "secret" }},
 		"a provider of credentials": {plain, func(o *redis.Options) {
 			o.CredentialsProviderContext = func(context.Context) (string, string, error) { return "locks", "secret", nil }
 		}},
@@ -73,9 +74,7 @@ func TestALinkUsesTheConnectionsOfAnyClient(t *testing.T) {
 		"a pool of one": {plain, func(o *redis.Options) { o.PoolSize = 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			allow(t, "noping", "+ping") // the test needs PING to make the client
 			ls := newDuplexLinks(t, c.server, c.mod)
-			allow(t, "noping", "-ping")
 			key := "for " + name
 			for range 20 {
 				if _, err := ls.Do(t.Context(), countCall(key)); err != nil {
@@ -85,8 +84,8 @@ func TestALinkUsesTheConnectionsOfAnyClient(t *testing.T) {
 			if failed := sendTogether(t, ls, 50, func(int) string { return key }); failed != nil {
 				t.Error(failed)
 			}
-			if !hasOwnConnection(ls) {
-				t.Error("the calls went through the client")
+			if own := hasOwnConnection(ls); own != (name != "a user without ECHO") {
+				t.Errorf("own connection: %v", own)
 			}
 			if n, err := ls.Do(t.Context(), &Call{Words: []any{"get", key}, Key: key, Class: Ask}); n != "70" {
 				t.Errorf("70 calls were executed %s times (%v)", n, err)
@@ -190,6 +189,58 @@ func TestCallsBehindADeadConnectionAreUnclearSoon(t *testing.T) {
 	if _, err := ls.Do(t.Context(), countCall("well")); err != nil {
 		t.Error(err)
 	}
+}
+
+// A proxy may drop a reply, or pass one on twice, and then go on. No call gets the answer to another
+// call: the answers behind the fault do not match, so these calls are unclear.
+func TestNoCallGetsTheAnswerToAnotherCall(t *testing.T) {
+	t.Parallel()
+	proxy := chaos.NewProxy(t, redistest.Start(t).Addr())
+	tap := new(Tap)
+	ls := newLinks(t, proxyClient(t, proxy, tap), Options{Tap: tap})
+	if failed := sendTogether(t, ls, 5, func(int) string { return "warm" }); failed != nil {
+		t.Fatal(failed)
+	}
+	for name, inject := range map[string]func(n int, match chaos.Match) *chaos.Fault{
+		"a dropped reply": proxy.DropReplies, "a repeated reply": proxy.RepeatReplies,
+	} {
+		for _, what := range []string{"bad", "echo"} { // the reply to a call, and the reply to a marker
+			await(t, "calls are answered", func() bool {
+				_, err := ls.Do(t.Context(), countCall("warm"))
+				return err == nil && hasOwnConnection(ls)
+			})
+			fault := inject(1, chaos.Containing(what))
+			failed := putTogether(t, ls, 30, func(i int) string { return fmt.Sprint(i, "bad") })
+			if fault.Hits() != 1 || len(failed) == 0 && name == "a dropped reply" {
+				t.Errorf("%s: %d hits, %d calls are unclear", name, fault.Hits(), len(failed))
+			}
+			for _, err := range failed {
+				if !errors.Is(err, errUnmatched) && !errors.Is(err, errProtocol) && !errors.Is(err, ErrNoAnswer) {
+					t.Errorf("%s: a call ended with %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+// putTogether makes n calls at the same time, call i for the key key(i), without reading for them. It
+// returns the errors of the calls that failed, and compares the answers of the others.
+func putTogether(t *testing.T, ls *Links, n int, key func(i int) string) (failed []error) {
+	t.Helper()
+	var calls []*Call
+	for i := range n {
+		calls = append(calls, countCall(key(i)))
+		ls.Put(t.Context(), calls[i])
+	}
+	for i, c := range calls {
+		<-done(c)
+		if text, err := c.Answer(); err != nil {
+			failed = append(failed, err)
+		} else if text != key(i) {
+			t.Errorf("the answer to %s is %s", key(i), text)
+		}
+	}
+	return failed
 }
 
 func proxyClient(t *testing.T, proxy *chaos.Proxy, tap *Tap) *redis.Client {

@@ -37,9 +37,20 @@ type lane struct {
 	delayed bool
 }
 
+// duplex returns what makes the calls of the lane in place of flights, or nil.
+func (ln *lane) duplex() *duplex {
+	if ln.link == nil || ln.acked { // the lane of acked calls has no link if no call needs acknowledgements
+		return nil
+	}
+	if d := ln.link.duplex; d != nil && !d.off.Load() {
+		return d
+	}
+	return nil
+}
+
 // begin starts one flight with the listed calls, if there are any.
 func (ln *lane) begin(now time.Time) {
-	if d := ln.link.duplex; d != nil && !ln.acked {
+	if d := ln.duplex(); d != nil {
 		d.kick()
 		return
 	}
@@ -237,7 +248,7 @@ func (ln *lane) giveUp(w *window) {
 func (l *link) beginFlights() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {
-		if l.duplex != nil && !lane.acked {
+		if lane.duplex() != nil {
 			continue // its calls need no flights
 		}
 		if l.hung >= l.most {

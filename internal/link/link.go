@@ -175,8 +175,8 @@ func (l *link) list(c *Call) error {
 		return ErrHangs
 	}
 	lane.queues[c.Class] = append(lane.queues[c.Class], c)
-	if lane.n++; l.duplex != nil && !c.Acked {
-		l.duplex.kick()
+	if lane.n++; lane.duplex() != nil {
+		lane.duplex().kick()
 	} else if lane.flying < lane.usual {
 		lane.begin(time.Now())
 	} else {
@@ -188,8 +188,8 @@ func (l *link) list(c *Call) error {
 // tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
 // and few calls are under way. The result is false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
-	if l.duplex != nil && !c.Acked {
-		return l.duplex.send(c)
+	if d := l.lane(c).duplex(); d != nil {
+		return d.send(c)
 	}
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
@@ -250,7 +250,7 @@ func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error
 // caller holds l.mu.
 func (l *link) recordTrip(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
-	if gotReply && l.duplex != nil {
+	if gotReply && l.plain.duplex() != nil {
 		l.trips.recordTrip(took)
 	} else if gotReply && l.pipe != nil {
 		l.trips.recordTrip(took)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -20,6 +21,8 @@ func (replyError) RedisError() {}
 
 var (
 	errNotTapped = errors.New("the client did not use the dialer of its Tap")
+	errNoEcho    = errors.New("the server does not repeat the argument of ECHO")
+	errUnmatched = errors.New("the server's answers do not match the calls; check for a proxy between server and client")
 	errProtocol  = errors.New("the server sent something that is no reply; check for a proxy between server and client")
 )
 
@@ -65,6 +68,44 @@ func appendCommand(b []byte, words []any) []byte {
 
 func appendCount(b []byte, kind byte, n int) []byte {
 	return append(strconv.AppendInt(append(b, kind), int64(n), 10), '\r', '\n')
+}
+
+// markerReply is the size of the reply to the command that appendMarker appends.
+const markerReply = len("$8\r\n01234567\r\n")
+
+// appendMarker appends a command that the server answers with the marker.
+func appendMarker(b []byte, marker uint32) []byte {
+	return appendMarkerReply(append(b, "*2\r\n$4\r\necho\r\n"...), marker)
+}
+
+// appendMarkerReply appends the answer to the command that appendMarker appends.
+func appendMarkerReply(b []byte, marker uint32) []byte {
+	b = append(b, "$8\r\n"...)
+	for shift := 28; shift >= 0; shift -= 4 {
+		b = append(b, "0123456789abcdef"[marker>>shift&15])
+	}
+	return append(b, '\r', '\n')
+}
+
+// codeOf returns the first word of an error reply.
+func codeOf(err error) string {
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return code
+}
+
+// parseAnswer returns the first reply in b that is no push, and the size of b up to its end. The size
+// is 0 while this reply is incomplete.
+func parseAnswer(b []byte) (r reply, size int, err error) {
+	for size < len(b) {
+		r, n, err := parseReply(b[size:])
+		if n == 0 || err != nil {
+			return r, 0, err
+		}
+		if size += n; !r.push {
+			return r, size, nil
+		}
+	}
+	return r, 0, nil
 }
 
 // parseReply returns the first reply in b, and its size in bytes. The size is 0 while the reply is

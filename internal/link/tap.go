@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,9 +63,10 @@ type tapped struct {
 	tap *Tap
 }
 
-// beforeMarker is what comes before a marker on the wire. A marker is the argument of PING, because
-// a user for locks may call PING. A server that forbids it answers too, which is enough.
-const beforeMarker = "*2\r\n$4\r\nping\r\n$26\r\n"
+// beforeMarker is what comes before a marker on the wire. A marker is the argument of ECHO, because
+// the links send ECHO behind each call. PING would not do: a server that cannot write to its disk
+// refuses it.
+const beforeMarker = "*2\r\n$4\r\necho\r\n$26\r\n"
 
 // Write writes to the connection, and remembers the connection if p has a marker.
 func (c *tapped) Write(p []byte) (int, error) {
@@ -83,10 +85,14 @@ func (t *Tap) connect(ctx context.Context, node *redis.Client) (c net.Conn, hang
 	t.markers.Store(marker, (*tapped)(nil))
 	t.seeking.Add(1)
 	held := node.Conn()
-	err = held.Process(ctx, noRetryCmd{redis.NewStringCmd(ctx, "ping", marker)})
+	echo := redis.NewStringCmd(ctx, "echo", marker)
+	err = held.Process(ctx, noRetryCmd{echo})
 	t.seeking.Add(-1)
 	found, _ := t.markers.LoadAndDelete(marker)
 	own, _ := found.(*tapped)
+	if err == nil && echo.Val() != marker || err != nil && isReply(err) && slices.Contains([]string{"ERR", "NOPERM"}, codeOf(err)) {
+		own, err = nil, errNoEcho
+	}
 	if own == nil || !isReply(err) {
 		_ = held.Close() // the connection is useless, whatever Close returns
 		if err == nil {
