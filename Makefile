@@ -82,7 +82,7 @@ fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz 
 	done
 
 .PHONY: check
-check: format vet systems lint tidy arch generated ## everything else that CI wants to be so
+check: format vet systems lint tidy arch generated vulnerable ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -120,6 +120,20 @@ tidy: ## does each go.mod name what is used, and nothing else?
 .PHONY: arch
 arch: ## who imports what, the public API, the scripts, the documents
 	$(alone) go test ./internal/archtest
+
+# The database is on vuln.go.dev, which some networks do not reach. Then nothing is checked, and the
+# warning says so. Every other error fails.
+.PHONY: vulnerable
+vulnerable: ## does a known vulnerability reach our code?
+	@set -e; $(alone) go build -C tools -o $(cache)/govulncheck golang.org/x/vuln/cmd/govulncheck; \
+	for module in $(modules); do \
+		echo "govulncheck in $$module"; \
+		if out=$$(cd $$module && $(alone) $(cache)/govulncheck ./... 2>&1); then continue; fi; \
+		printf '%s\n' "$$out" >&2; \
+		if [[ $$out != *"fetching vulnerabilities"* ]]; then exit 1; fi; \
+		echo "WARNING: the database of vulnerabilities cannot be had: nothing was checked" >&2; \
+		exit 0; \
+	done
 
 .PHONY: generate
 generate: tools ## write anew what protoc makes of the .proto files
