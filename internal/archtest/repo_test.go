@@ -30,6 +30,7 @@ func TestRules(t *testing.T) {
 		"columns":  checkColumns,
 		"comments": checkComments,
 		"fronts":   checkFronts,
+		"length":   checkLength,
 		"hygiene":  checkHygiene,
 		"promises": checkPromises,
 	} {

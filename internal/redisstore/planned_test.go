@@ -107,7 +107,8 @@ func TestThePlannedFailoverOfTheDocumentsLosesNoLeaseOnSentinel(t *testing.T) {
 	load.unlost()
 }
 
-// FAILOVER of a master without Sentinel: the clients find the new master by a name that leads to it.
+// FAILOVER of a master without Sentinel: the clients find the new master by a name that leads to
+// it.
 func TestThePlannedFailoverOfTheDocumentsLosesNoLeaseWithoutSentinel(t *testing.T) {
 	t.Parallel()
 	before := redistest.Start(t, "--repl-diskless-sync-delay", "0")
