@@ -30,7 +30,11 @@ func main() {
 	flag.IntVar(&o.leases, "leases", 100_000, "leases of P6 that latchkit holds")
 	flag.IntVar(&o.peerLeases, "peer-leases", 10_000, "leases of P6 that each peer holds")
 	flag.DurationVar(&o.inheritTTL, "inherit-ttl", 2*time.Second, "TTL of P8")
+	others := flag.String("servers", "", "folders with the redis-server of P24's other servers, separated by commas")
 	flag.Parse()
+	if *others != "" {
+		o.servers = strings.Split(*others, ",")
+	}
 
 	if *draw {
 		if err := writePlots(); err != nil {

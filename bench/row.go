@@ -32,6 +32,8 @@ type order struct {
 	leases, peerLeases int
 	// inheritTTL is the TTL of the locks in P8, the row about killed holders.
 	inheritTTL time.Duration
+	// servers are the folders of P24's other servers.
+	servers []string
 }
 
 // finding is the result of a row: its table, and a verdict on each target.
@@ -44,7 +46,7 @@ var rows = []row{
 	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, farHandOffRow, fewProcessesRow, oneProcessRow, hoardRow,
 	farHoardRow, quorumRow, farQuorumRow,
 	inheritRow, readWriteRow, adapterRow, shardsRow, backgroundRow, transactionsRow, guardedTasksRow, idleTasksRow,
-	semaphoreRow, stripesRow, updateRow, headRow, observerRow,
+	semaphoreRow, stripesRow, updateRow, headRow, observerRow, serversRow,
 }
 
 func (r row) write(w io.Writer, f finding) {
