@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 	if isBranch() {
 		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
 	}
+	if isActor() {
+		os.Exit(actorMain(os.Stdin, os.Stdout, os.Stderr))
+	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // without this, each branch would sleep for 1 s at its end under -race
 	os.Exit(m.Run())
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/locker"
 )
 
 // These times hold for both locks, SETNX + DEL and latchkit. One purchase in twenty takes
@@ -33,14 +35,22 @@ var ways = []way{
 
 // noLock lets all buyers in at once. Two buyers may read the same stock, and write the same smaller
 // stock. Then one item is sold twice.
-func noLock(*shop) gin.HandlerFunc {
-	return func(c *gin.Context) { c.Next() }
+func noLock(s *shop) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		who := nameOf(c.Request.Context(), locker.Rule{})
+		s.note(page.Event{Who: who, Kind: page.Stale})
+		c.Next()
+		s.note(page.Event{Who: who, Kind: page.Free})
+	}
 }
 
 // setnxDel is the usual first lock. It works until one handler is slower than the TTL.
 func setnxDel(s *shop) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, key := c.Request.Context(), "{flashsale}:naive:"+c.Param("id")
+		who := nameOf(ctx, locker.Rule{})
+		s.note(page.Event{Who: who, Kind: page.Wait})
+		defer s.note(page.Event{Who: who, Kind: page.Free})
 		for deadline := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
 			ok, err := s.redis.SetNX(ctx, key, "locked", lockTTL).Result()
 			if err != nil {
@@ -56,6 +66,12 @@ func setnxDel(s *shop) gin.HandlerFunc {
 				return
 			}
 		}
+		s.note(page.Event{Who: who, Kind: page.Hold})
+		expired := time.AfterFunc(lockTTL, func() {
+			s.note(page.Event{Who: who, Kind: page.Lost, Text: "does not notice that its lock has expired"})
+			s.note(page.Event{Who: who, Kind: page.Stale})
+		})
+		defer expired.Stop()
 		// First mistake: nothing renews the lock. So after lockTTL the next buyer's handler
 		// runs at the same time as this handler. Second mistake: this handler does not notice
 		// that its lock is gone. It continues, and writes a stock that it has computed from an

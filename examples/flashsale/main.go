@@ -3,8 +3,9 @@
 // repository. Nothing has to be installed:
 //
 //	go run ./examples/flashsale
+//	go run ./examples/flashsale -http 127.0.0.1:7321
 //
-// Read locks.go first, because it has the three guards of a purchase side by side.
+// With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read locks.go first, because it has the three guards of a purchase side by side.
 package main
 
 import (
@@ -25,6 +26,9 @@ func main() {
 func start() int {
 	if isBranch() {
 		return branchMain(os.Stdin, os.Stdout, os.Stderr)
+	}
+	if isActor() {
+		return actorMain(os.Stdin, os.Stdout, os.Stderr)
 	}
 	// The context makes the program clean up even when it is ended early, for example by Ctrl-C,
 	// by a closed terminal, or by "| head".
@@ -48,6 +52,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case err != nil:
 		fmt.Fprintln(stderr, err)
 		return exitUsage
+	}
+	if s.scene != "" || s.http != "" {
+		switch err := s.stage(ctx, stdout); {
+		case ctx.Err() != nil && s.http != "":
+			return 0
+		case ctx.Err() != nil:
+			fmt.Fprintln(stderr, "interrupted")
+			return exitInterrupted
+		case err != nil:
+			fmt.Fprintln(stderr, "flashsale:", err)
+			return exitFailed
+		}
+		return 0
 	}
 	results, request, err := s.run(ctx, stdout)
 	switch {
@@ -80,4 +97,17 @@ func (s *sale) run(ctx context.Context, stdout io.Writer) ([]result, *node, erro
 	defer v.close()
 	printHead(stdout, s)
 	return s.hold(ctx, v, newBar(stdout), func(r result) { printRow(stdout, r) })
+}
+
+// stage shows scenes, on a page or in the terminal.
+func (s *sale) stage(ctx context.Context, stdout io.Writer) error {
+	v, err := s.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	if s.http != "" {
+		return s.serve(ctx, v, stdout)
+	}
+	return s.play(ctx, v, findScene(s.scene), stdout)
 }

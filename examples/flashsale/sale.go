@@ -28,6 +28,7 @@ type result struct {
 // A venue has the servers that all shops use. Each server has answered at least once.
 type venue struct {
 	redis, dsn string
+	local      bool // the Redis is inside this process, and only for this program
 	closers    []func()
 }
 
@@ -48,7 +49,7 @@ func (v *venue) open(ctx context.Context) error {
 			return fmt.Errorf("start the Redis inside this process: %w", err)
 		}
 		v.closers = append(v.closers, local.close)
-		v.redis = local.url()
+		v.redis, v.local = local.url(), true
 	}
 	if v.dsn == "" {
 		folder, err := os.MkdirTemp("", "flashsale-")

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -22,6 +23,8 @@ type shopConfig struct {
 	DSN   string
 	Seed  uint64
 	Trace bool
+
+	note func(page.Event) // shows on the page what the guards do; nil without a page
 }
 
 // A shop is a Gin server on a port of the loopback interface. Several shops, each in its own
@@ -34,12 +37,16 @@ type shop struct {
 	tracer *tracer // nil: no traces
 	server *http.Server
 	url    string
+	note   func(page.Event)
 }
 
 // openShop starts a shop. If ctx ends during the start, openShop fails. After the start, ctx
 // does not affect the shop.
 func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
-	s := &shop{seed: cfg.Seed}
+	s := &shop{seed: cfg.Seed, note: cfg.note}
+	if s.note == nil {
+		s.note = func(page.Event) {}
+	}
 	if err := s.open(ctx, cfg); err != nil {
 		return nil, errors.Join(err, s.close(ctx))
 	}
@@ -63,6 +70,9 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 			return err
 		}
 		locks = append(locks, locker.WithObserver(observer))
+	}
+	if cfg.note != nil {
+		locks = append(locks, locker.WithObserver(watcher{cfg.note}))
 	}
 	if s.locks, err = locker.New(s.redis, locks...); err != nil {
 		return err
@@ -105,7 +115,10 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 		// before the guard, so that the wait for the lock is part of the request's span
 		r.Use(s.tracer.middleware())
 	}
-	r.POST("/skus/:id/orders", guard, s.buy)
+	name := func(c *gin.Context) {
+		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), named{}, "buyer "+c.Query("buyer")))
+	}
+	r.POST("/skus/:id/orders", name, guard, s.buy)
 	if s.tracer != nil {
 		r.GET("/trace", s.tracer.serveTrace)
 	}

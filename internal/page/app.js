@@ -54,8 +54,9 @@
     l.bars.delete(who);
   };
   const begin = (l, e, kind) => {
+    const before = l.bars.get(e.who), sleeps = before && kind === "stale" && before.pauses.some(p => !p.to);
     close(l, e.who, e.at);
-    l.bars.set(e.who, { who: e.who, kind, from: e.at, to: 0, fence: e.fence, pauses: [] });
+    l.bars.set(e.who, { who: e.who, kind, from: e.at, to: 0, fence: e.fence, pauses: sleeps ? [{ from: e.at, to: 0 }] : [] });
   };
   const told = new Set(["lost", "refused", "harm", "pause", "resume", "kill", "handoff", "write"]);
   const words = {

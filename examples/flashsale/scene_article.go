@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/locker"
+)
+
+var article = scene{
+	name: "article", title: "Readers and a writer",
+	text: "Four readers read an article, its title and then its text, while an editor rewrites both, one after the other. Without a lock, a reader gets half of each. " +
+		"With SETNX + DEL readers wait for each other, although they change nothing, and the editor gets the lock by luck. " +
+		"With latchkit readers share the lock, and the editor's turn comes when the readers of this moment are done.",
+	buttons: []string{"flush"},
+	ttl:     time.Second,
+	cast:    [][]string{{"editor"}, {"reader 1", "reader 2", "reader 3", "reader 4"}},
+	act: func(ctx context.Context, a *actor) error {
+		for version := 1; ctx.Err() == nil; version++ {
+			var err error
+			if a.name == "editor" {
+				err = errors.Join(a.under(ctx, locker.Exclusive, func(ctx context.Context) error { return rewrite(ctx, a, version) }), sleep(ctx, 400*time.Millisecond))
+			} else {
+				err = errors.Join(a.under(ctx, locker.Shared, func(ctx context.Context) error { return read(ctx, a) }), sleep(ctx, 60*time.Millisecond))
+			}
+			if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) {
+				return err
+			}
+		}
+		return nil
+	},
+	length: 6 * time.Second,
+	card: func(ctx context.Context, s *stage, mode string) (c page.Card, err error) {
+		whole, _, err := s.count(ctx, mode, "read")
+		if err != nil {
+			return c, err
+		}
+		torn, _, err := s.count(ctx, mode, "torn")
+		if err != nil {
+			return c, err
+		}
+		written, _, err := s.count(ctx, mode, "written")
+		if err != nil {
+			return c, err
+		}
+		c.Facts = []page.Fact{fact("articles read", whole, ""), fact("half of each version", torn, "bad"), fact("versions written", written, "")}
+		switch {
+		case torn > 0:
+			c.Tone, c.Verdict = "bad", fmt.Sprintf("%d readers got the title of one version and the text of another.", torn)
+		case mode == "latchkit" && whole > 0:
+			c.Tone, c.Verdict = "good", "Readers read together, and the editor gets its turn."
+		case whole > 0:
+			c.Verdict = "Nothing is torn, but readers stand in line one by one."
+		}
+		return c, nil
+	},
+	check: func(cards map[string]page.Card) error {
+		naive := number(cards["SETNX + DEL"], "articles read")
+		return join(
+			want(cards, "no lock", "half of each version", some, "some"),
+			want(cards, "latchkit", "half of each version", zero, "none"),
+			want(cards, "latchkit", "versions written", some, "some"),
+			want(cards, "latchkit", "articles read", func(n int) bool { return n > naive }, fmt.Sprintf("more than the %d of SETNX + DEL, because readers share", naive)),
+		)
+	},
+}
+
+// rewrite writes the title, and then the text.
+func rewrite(ctx context.Context, a *actor, version int) error {
+	if _, err := a.db.ExecContext(ctx, query("document_write"), version, a.name, a.Run, a.Mode); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 150*time.Millisecond); err != nil {
+		return err
+	}
+	if _, err := a.db.ExecContext(ctx, query("document_write_body"), version, a.Run, a.Mode); err != nil {
+		return err
+	}
+	a.emit(page.Event{Who: a.name, Kind: page.Write, Text: fmt.Sprintf("writes version %d", version)})
+	return a.result(ctx, version, "written")
+}
+
+// read reads the title, and then the text.
+func read(ctx context.Context, a *actor) error {
+	var title, body, fence int
+	var writer string
+	if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&title, &writer, &fence); err != nil {
+		return err
+	}
+	if err := sleep(ctx, 100*time.Millisecond); err != nil {
+		return err
+	}
+	if err := a.db.QueryRowContext(ctx, query("document_body"), a.Run, a.Mode).Scan(&body); err != nil {
+		return err
+	}
+	if title == body {
+		return a.result(ctx, title, "read")
+	}
+	a.emit(page.Event{Who: a.name, Kind: page.Harm, Text: fmt.Sprintf("has the title of version %d and the text of version %d", title, body)})
+	return a.result(ctx, title, "torn")
+}
+
+// slug is the mode in the names of keys and queues.
+func (c actorConfig) slug() string {
+	return strings.NewReplacer(" ", "", "+", "").Replace(strings.ToLower(c.Mode))
+}

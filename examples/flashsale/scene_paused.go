@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+var pausedHolder = scene{
+	name: "paused", title: "Paused holder",
+	text: "Ann and Bob edit one document: each reads version n, works, and writes version n + 1. Pause the one that holds the lock. " +
+		"Its lock runs out, the other one goes on, and then the sleeper wakes and writes what it had computed from an old version. " +
+		"No lock service can stop that write. A fence can: latchkit gives each holder a number that only grows, and the database refuses a smaller one.",
+	buttons: []string{"pause", "kill", "flush"},
+	ttl:     time.Second,
+	cast:    [][]string{{"Ann"}, {"Bob"}},
+	act:     func(ctx context.Context, a *actor) error { return edit(ctx, a, 600*time.Millisecond) },
+	script:  []cue{{2 * time.Second, "pause"}},
+	length:  7 * time.Second,
+	card:    editCard,
+	check: func(cards map[string]page.Card) error {
+		return join(
+			want(cards, "no lock", "writes lost", some, "some"),
+			want(cards, "SETNX + DEL", "writes lost", some, "some, because the sleeper overwrites"),
+			want(cards, "latchkit", "writes lost", zero, "none"),
+			want(cards, "latchkit", "refused by the fence", some, "some"),
+		)
+	},
+}
+
+// edit edits the document again and again.
+func edit(ctx context.Context, a *actor, length time.Duration) error {
+	dice := rand.New(rand.NewPCG(a.Seed, uint64(len(a.name)+int(a.name[0]))))
+	for ctx.Err() == nil {
+		err := a.under(ctx, locker.Exclusive, func(ctx context.Context) error {
+			return editOnce(ctx, a, length+time.Duration(dice.Int64N(int64(length/3))))
+		})
+		if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) && !errors.Is(err, sqllock.ErrStaleFence) {
+			return err
+		}
+		if sleep(ctx, time.Duration(100+dice.IntN(100))*time.Millisecond) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// editOnce reads the document, works, and writes the next version. The work does not look at its
+// context, as a call into a library that knows no contexts: so it wakes from a pause right before
+// its write.
+func editOnce(ctx context.Context, a *actor, length time.Duration) error {
+	stop := ctx
+	ctx = context.WithoutCancel(ctx) // keeps the lease, and with it the fence
+	var base, current, fence int
+	var writer string
+	lease, leased := locker.FromContext(ctx)
+	if leased {
+		if err := sqllock.FencedUpdate(ctx, a.db, query("document_claim"), int64(lease.Fence()), a.Run, a.Mode); err != nil {
+			return err
+		}
+	}
+	if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&base, &writer, &fence); err != nil {
+		return err
+	}
+	time.Sleep(length)
+	if !leased {
+		if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&current, &writer, &fence); err != nil {
+			return err
+		}
+		if _, err := a.db.ExecContext(ctx, query("document_write"), base+1, a.name, a.Run, a.Mode); err != nil {
+			return err
+		}
+		if current > base {
+			a.emit(page.Event{Who: a.name, Kind: page.Harm, Text: fmt.Sprintf("overwrites version %d of %s, which it has never read", current, writer)})
+		} else {
+			a.emit(page.Event{Who: a.name, Kind: page.Write, Text: fmt.Sprintf("writes version %d", base+1)})
+		}
+		return a.result(ctx, 0, "written")
+	}
+	err := sqllock.FencedUpdate(ctx, a.db, query("document_write_fenced"), base+1, a.name, int64(lease.Fence()), a.Run, a.Mode)
+	switch {
+	case errors.Is(err, sqllock.ErrStaleFence):
+		if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&current, &writer, &fence); err != nil {
+			return err
+		}
+		a.emit(page.Event{Who: a.name, Kind: page.Refused, Fence: lease.Fence(),
+			Text: fmt.Sprintf("is refused by the database: its fence %d is smaller than %d, the fence of %s", lease.Fence(), fence, writer)})
+		return a.result(ctx, 0, "refused")
+	case err != nil:
+		return err
+	}
+	a.emit(page.Event{Who: a.name, Kind: page.Write, Text: fmt.Sprintf("writes version %d", base+1)})
+	return errors.Join(a.result(ctx, 0, "written"), context.Cause(stop))
+}
+
+// result records how something has ended.
+func (a *actor) result(ctx context.Context, item int, result string) error {
+	_, err := a.db.ExecContext(ctx, query("result_add"), a.Run, a.Mode, a.name, item, result)
+	return err
+}
+
+// editCard counts the writes, and compares them with the version of the document.
+func editCard(ctx context.Context, s *stage, mode string) (c page.Card, err error) {
+	written, _, err := s.count(ctx, mode, "written")
+	if err != nil {
+		return c, err
+	}
+	refused, _, err := s.count(ctx, mode, "refused")
+	if err != nil {
+		return c, err
+	}
+	var version, fence int
+	var writer string
+	if err := s.books.db.QueryRowContext(ctx, query("document_read"), s.run, mode).Scan(&version, &writer, &fence); err != nil {
+		return c, err
+	}
+	lost := max(0, written-version)
+	c.Facts = []page.Fact{fact("writes accepted", written, ""), fact("version of the document", version, ""), fact("writes lost", lost, "bad"), fact("refused by the fence", refused, "good")}
+	switch {
+	case lost > 0:
+		c.Tone, c.Verdict = "bad", fmt.Sprintf("%d writes were overwritten by somebody who had never read them.", lost)
+	case refused > 0:
+		c.Tone, c.Verdict = "good", "The sleeper came too late, and the database refused its write. Nothing is lost."
+	case written > 0:
+		c.Verdict = "No write is lost so far."
+	}
+	return c, nil
+}

@@ -1,0 +1,1 @@
+DELETE FROM flashsale_documents WHERE run = $1

@@ -1,0 +1,1 @@
+DELETE FROM flashsale_results WHERE run = $1

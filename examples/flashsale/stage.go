@@ -1,0 +1,336 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/internal/proc"
+)
+
+// A stage runs one scene in all three modes, with the actors in processes of their own.
+type stage struct {
+	*scene
+	run   string // keeps this run apart from others on the same servers
+	seed  uint64
+	venue *venue
+	redis *redis.Client
+	books *store
+	show  func(page.Event)
+
+	mu       sync.Mutex
+	holders  map[string]string    // by mode: who got the lock last, and has not freed it
+	killed   map[string]time.Time // by mode: when its holder was killed, until the next one gets the lock
+	recovery map[string]time.Duration
+	kills    map[string]int
+	children []*child
+	work     sync.WaitGroup
+	failed   []error
+	end      context.CancelFunc
+}
+
+// A child is a process with actors.
+type child struct {
+	actorConfig
+	process *proc.Process
+	stdin   io.Closer
+	paused  bool
+	gone    bool // it was killed
+}
+
+// openStage starts the scene. close ends it.
+func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(page.Event)) (s *stage, err error) {
+	s = &stage{
+		scene: sc, run: strings.ToLower(rand.Text()[:8]), seed: seed, venue: v, show: show,
+		holders: map[string]string{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if s.redis, err = openRedis(ctx, v.redis); err != nil {
+		return s, err
+	}
+	if s.books, err = openStore(ctx, v.dsn); err != nil {
+		return s, err
+	}
+	if _, err := s.books.db.ExecContext(ctx, query("schema")); err != nil {
+		return s, err
+	}
+	ctx, s.end = context.WithCancel(ctx)
+	for _, way := range ways {
+		if _, err := s.books.db.ExecContext(ctx, query("document_new"), s.run, way.name); err != nil {
+			return s, err
+		}
+		for _, names := range sc.cast {
+			if err := s.start(actorConfig{sc.name, way.name, s.run, names, v.redis, v.dsn, seed}); err != nil {
+				return s, err
+			}
+		}
+	}
+	if sc.direct != nil {
+		s.work.Go(func() { s.fail(sc.direct(ctx, s)) })
+	}
+	return s, nil
+}
+
+// fail remembers an error, unless the scene ends.
+func (s *stage) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.failed = append(s.failed, err)
+	}
+}
+
+// start starts this program again, as a process with actors.
+func (s *stage) start(cfg actorConfig) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), actorVariable+"=1")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stdout = w
+	process, err := proc.Launch(cmd)
+	_ = w.Close() // the child has its own
+	if err != nil {
+		_ = out.Close()
+		return err
+	}
+	c := &child{actorConfig: cfg, process: process, stdin: stdin}
+	s.mu.Lock()
+	s.children = append(s.children, c)
+	s.mu.Unlock()
+	s.work.Go(func() {
+		defer func() { _ = out.Close() }()
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			var e page.Event
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				s.note(e)
+			}
+		}
+	})
+	return json.NewEncoder(stdin).Encode(cfg)
+}
+
+// note shows an event of an actor, and what follows from it for the others.
+func (s *stage) note(e page.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch e.Kind {
+	case page.Hold:
+		if old := s.holders[e.Lane]; old != "" && old != e.Who && s.isPaused(e.Lane, old) {
+			s.show(page.Event{Lane: e.Lane, Who: old, Kind: page.Lost, Text: "has lost the lock in its sleep, and cannot know"})
+			s.show(page.Event{Lane: e.Lane, Who: old, Kind: page.Stale})
+		}
+		s.holders[e.Lane] = e.Who
+		if at, ok := s.killed[e.Lane]; ok {
+			s.recovery[e.Lane] = max(s.recovery[e.Lane], time.Since(at))
+			delete(s.killed, e.Lane)
+		}
+	case page.Stale:
+		if e.Lane == "no lock" {
+			s.holders[e.Lane] = e.Who
+		}
+	case page.Free:
+		if s.holders[e.Lane] == e.Who {
+			delete(s.holders, e.Lane)
+		}
+	}
+	s.show(e)
+}
+
+// isPaused reports whether the actor's process stands still. The caller has s.mu.
+func (s *stage) isPaused(mode, who string) bool {
+	c := s.childOf(mode, who)
+	return c != nil && c.paused
+}
+
+// childOf returns the process of an actor. The caller has s.mu.
+func (s *stage) childOf(mode, who string) *child {
+	for _, c := range s.children {
+		if c.Mode == mode && !c.gone && len(c.Names) > 0 && c.Names[0] == who {
+			return c
+		}
+	}
+	return nil
+}
+
+// pauseLength is longer than the TTL of each scene that has the button.
+const pauseLength = 2500 * time.Millisecond
+
+// do does what a button says, in all modes.
+func (s *stage) do(button string) error {
+	if button == "flush" {
+		return s.flush()
+	}
+	hit := 0
+	for _, way := range ways {
+		s.mu.Lock()
+		who := s.holders[way.name]
+		c := s.childOf(way.name, who)
+		if c != nil && c.paused {
+			c = nil
+		}
+		var err error
+		switch {
+		case c == nil:
+		case button == "pause":
+			if err = c.process.Pause(); err == nil {
+				c.paused = true
+				s.show(page.Event{Lane: way.name, Who: who, Kind: page.Pause, Text: fmt.Sprintf("is paused for %v", pauseLength)})
+				time.AfterFunc(pauseLength, func() { s.resume(c, who) })
+			}
+		case button == "kill":
+			c.gone = true
+			if err = c.process.Kill(); err == nil {
+				s.show(page.Event{Lane: way.name, Who: who, Kind: page.Kill, Text: "was killed"})
+				delete(s.holders, way.name)
+				s.killed[way.name] = time.Now()
+				s.kills[way.name]++
+				s.replace(c)
+			}
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if c != nil {
+			hit++
+		}
+	}
+	if hit == 0 {
+		return errors.New("nobody holds a lock at this moment; try again")
+	}
+	return nil
+}
+
+func (s *stage) resume(c *child, who string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.gone {
+		return
+	}
+	c.paused = false
+	s.show(page.Event{Lane: c.Mode, Who: who, Kind: page.Resume, Text: "runs again, and does not know how long it slept"})
+	_ = c.process.Resume() // the process may have ended with the scene
+}
+
+// replace starts another process in the place of a killed one, after a while.
+func (s *stage) replace(old *child) {
+	time.AfterFunc(2*time.Second, func() {
+		s.mu.Lock()
+		over := s.redis == nil
+		s.mu.Unlock()
+		if !over {
+			s.fail(s.start(old.actorConfig))
+		}
+	})
+}
+
+// flush deletes the locks. On a Redis of the user, it deletes only the locks of this scene.
+func (s *stage) flush() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for _, way := range ways[1:] {
+		s.mu.Lock()
+		who := s.holders[way.name]
+		s.mu.Unlock()
+		s.show(page.Event{Lane: way.name, Who: who, Kind: page.Lost, Text: "has its lock deleted: Redis lost its data"})
+	}
+	if s.venue.local {
+		return s.redis.FlushAll(ctx).Err()
+	}
+	cfg := actorConfig{Scene: s.name, Run: s.run}
+	return s.redis.Del(ctx, cfg.naiveKey(), "{flashsale}:"+cfg.key()).Err()
+}
+
+// cards returns the figures of all modes, from the database.
+func (s *stage) cards(ctx context.Context) ([]page.Card, map[string]page.Card, error) {
+	var all []page.Card
+	byMode := map[string]page.Card{}
+	for _, way := range ways {
+		c, err := s.card(ctx, s, way.name)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.Title = way.name
+		all, byMode[way.name] = append(all, c), c
+	}
+	return all, byMode, nil
+}
+
+// count returns how many results of a kind the mode has, and of how many items.
+func (s *stage) count(ctx context.Context, mode, result string) (n, items int, err error) {
+	return countResults(ctx, s.books.db, s.run, mode, result)
+}
+
+func countResults(ctx context.Context, db *sql.DB, run, mode, result string) (n, items int, err error) {
+	err = db.QueryRowContext(ctx, query("result_count"), run, mode, result).Scan(&n, &items)
+	return n, items, err
+}
+
+// close ends the actors, and removes what the scene has left in the database.
+func (s *stage) close() error {
+	if s.end != nil {
+		s.end()
+	}
+	s.mu.Lock()
+	children := s.children
+	s.mu.Unlock()
+	for _, c := range children {
+		_ = c.stdin.Close()
+		_ = c.process.Resume() // a process that stands still does not notice the end of its input
+	}
+	for _, c := range children {
+		select {
+		case <-c.process.Exited():
+		case <-time.After(3 * time.Second):
+			_ = c.process.Kill()
+		}
+	}
+	s.work.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	errs := s.failed
+	if s.books != nil {
+		for _, name := range []string{"documents_clear", "results_clear"} {
+			_, err := s.books.db.Exec(query(name), s.run)
+			errs = append(errs, err)
+		}
+		for _, way := range ways {
+			errs = append(errs, s.books.clear(context.Background(), s.run+"-"+way.name))
+		}
+		errs = append(errs, s.books.close())
+	}
+	if s.redis != nil {
+		errs = append(errs, s.redis.Close())
+		s.redis = nil
+	}
+	return errors.Join(errs...)
+}
