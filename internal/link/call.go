@@ -61,6 +61,9 @@ type Call struct {
 
 	make func() []any // makes the words of each attempt; nil: Words are used
 
+	bed   atomic.Pointer[chan struct{}] // wakes the caller that sleeps until its call ends: see duplex.sleep
+	reads bool                          // the caller that sleeps has become the reader; link.mu guards it
+
 	unknown int8 // how many times a node did not have the script: see duplex.settle
 	apart   bool // the call is not made together with others
 
@@ -140,8 +143,14 @@ func (c *Call) markListed(ctx context.Context, now time.Time) {
 func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
 // markRelisted turns a call under way, which was provably not executed, back into a listed call. It
-// returns false when the caller has left.
-func (c *Call) markRelisted() bool { return c.fate.CompareAndSwap(underWay, listed) }
+// returns false when the caller has left. A caller that sleeps does not sleep any longer, because
+// another link may send the call.
+func (c *Call) markRelisted() bool {
+	if c.bed.Load() != nil {
+		defer wake(c.bed.Swap(nil))
+	}
+	return c.fate.CompareAndSwap(underWay, listed)
+}
 
 // end ends a call that is under way, with the reply text or the error err. If the caller has
 // left, the answer is dropped.
@@ -160,8 +169,21 @@ func (c *Call) refuse(err error) {
 
 func (c *Call) deliver(text string, err error) {
 	c.text, c.err = text, err
+	if bed := c.bed.Load(); bed != nil {
+		defer wake(bed) // also if the receiver panics
+	}
 	if c.Receiver != nil {
 		c.Receiver.Receive(c)
+	}
+}
+
+// wake wakes the caller that sleeps in bed.
+func wake(bed *chan struct{}) {
+	if bed != nil {
+		select {
+		case *bed <- struct{}{}:
+		default: // it is about to wake
+		}
 	}
 }
 

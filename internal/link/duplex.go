@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +24,11 @@ import (
 //	writer   writes all listed calls. The caller that finds no writer becomes the writer, so calls
 //	         gather while a write is in the kernel. After its second write, it hands the role on.
 //	reader   reads answers, and gives them to their calls. The caller that finds no reader reads
-//	         until it has its own answer, and hands the role on if other answers are expected.
+//	         until it has its own answer, and hands the role on if other answers are expected:
+//	         to a caller that sleeps until its answer comes, if there are few callers.
 //
 // A goroutine of Links.Pool takes a role that no caller can take: for calls whose callers do not
-// wait, and from callers that hand a role on. So a lone caller writes and reads by itself, and a
-// caller that sleeps has no role and can leave at any time. While answers are expected, there is
+// wait, and from callers that hand a role on. So a few callers write and read by themselves. While answers are expected, there is
 // always a reader. While calls are listed and can be written, there is always a writer, or a
 // goroutine that will write.
 //
@@ -49,6 +50,7 @@ type duplex struct {
 	failed  time.Time
 	off     atomic.Bool // the server does not repeat markers, so all calls go through the client
 
+	beds  sync.Pool   // the channels of callers that sleep
 	watch *time.Timer // looks for answers that do not come
 	armed bool
 }
@@ -110,6 +112,9 @@ const (
 	// yieldFrom is the number of calls from which on the writer lets other callers run before it
 	// writes, so that their calls are in the same write.
 	yieldFrom = 16
+	// fewExpected is the largest number of expected answers with which a caller that sleeps becomes
+	// the reader. With more answers, a goroutine of the pool changes less often.
+	fewExpected = 2
 	// checkAfter is the age of the last answer after which a connection may have ended unnoticed.
 	checkAfter = time.Second
 	checkFor   = 100 * time.Microsecond
@@ -144,12 +149,54 @@ func (d *duplex) send(c *Call) bool {
 		return true
 	}
 	d.write(2)
-	if w == d.wire && !w.reading && c.fate.Load() == underWay && w.head < len(w.slots) {
+	switch {
+	case w != d.wire || c.fate.Load() != underWay || w.head == len(w.slots):
+	case w.reading:
+		d.sleep(w, c)
+	default:
 		w.reading = true
 		d.read(w, c)
 	}
 	d.expect(w)
 	return true
+}
+
+// sleep waits until c, which is under way on w, has its answer, ends or is listed again. A caller
+// that sleeps may be given the role of the reader. The caller holds link.mu.
+func (d *duplex) sleep(w *wire, c *Call) {
+	bed, ok := d.beds.Get().(*chan struct{})
+	if !ok {
+		bed = new(chan struct{})
+		*bed = make(chan struct{}, 1)
+	}
+	c.bed.Store(bed)
+	for !c.reads && c.bed.Load() == bed && c.fate.Load() == underWay {
+		d.unlocked(func() { <-*bed })
+	}
+	c.bed.CompareAndSwap(bed, nil)
+	d.beds.Put(bed) // a late wake is harmless, because who sleeps looks again
+	if c.reads {
+		c.reads = false
+		d.read(w, c)
+	}
+}
+
+// sleeper returns the newest call on w whose caller sleeps, or nil.
+func (w *wire) sleeper() *Call {
+	for i := len(w.slots) - 1; i >= w.head; i-- {
+		c := w.slots[i].call
+		if c.bed.Load() != nil {
+			return c
+		}
+		if g := c.group(); g != nil {
+			for _, c := range g.members {
+				if c.bed.Load() != nil {
+					return c
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // kick makes a goroutine write the listed calls, if nobody writes. The caller holds link.mu.
@@ -185,12 +232,28 @@ func (d *duplex) Run() {
 	}
 }
 
-// expect makes sure that w has a reader if answers are expected. The caller holds link.mu.
+// expect makes sure that w has a reader if answers are expected. A caller that is writing becomes the
+// reader after its write, because a write is short; if it blocks, the watch calls appoint. The caller
+// holds link.mu.
 func (d *duplex) expect(w *wire) {
+	if !w.writing {
+		d.appoint(w)
+	}
+}
+
+// appoint gives w a reader if answers are expected and nobody reads. The caller holds link.mu.
+func (d *duplex) appoint(w *wire) {
 	if w.ended || w.reading || w.head == len(w.slots) {
 		return
 	}
 	w.reading = true
+	if len(w.slots)-w.head <= fewExpected {
+		if c := w.sleeper(); c != nil {
+			c.reads = true
+			wake(c.bed.Load())
+			return
+		}
+	}
 	d.link.owner.Pool.Do(func() {
 		d.link.mu.Lock()
 		defer d.link.mu.Unlock()
@@ -226,7 +289,9 @@ func (d *duplex) write(most int) {
 		if w.ended || l.plain.n+len(l.plain.later) == 0 || w.full() {
 			break
 		}
-		d.expect(w) // what was written before may be answered while this write blocks
+		if n > 0 {
+			d.appoint(w) // what was written before is answered meanwhile
+		}
 		d.encode(w)
 		if len(w.out) == 0 { // all calls were left, or a large call waits for the answer to another
 			w.blocked = l.plain.n > 0 && w.large > 0
@@ -278,7 +343,7 @@ func (d *duplex) refresh(w *wire) {
 // encode takes listed calls, and puts them into the buffer of the writer and into the slots of w.
 func (d *duplex) encode(w *wire) {
 	l := d.link
-	w.batch, w.out = l.plain.takeBatch(w.batch[:0], w.large > 0), w.out[:0]
+	w.batch, w.out = l.plain.takeBatch(w.batch[:0], w.large), w.out[:0]
 	if w.head == len(w.slots) {
 		w.slots, w.head = w.slots[:0], 0
 	} else if w.head >= mostExpected {
@@ -585,6 +650,7 @@ func (d *duplex) look() {
 			continue
 		}
 		w.overdue, d.armed = age >= limit-watchEvery, true
+		d.appoint(w)
 	}
 	if d.armed {
 		d.watch.Reset(watchEvery)

@@ -75,7 +75,7 @@ func isMarker(name string) bool { return len(name) == 8 && !strings.ContainsAny(
 
 func (n *node) serve(c net.Conn) {
 	defer c.Close()
-	in, last := bufio.NewReader(c), ""
+	in, last := bufio.NewReaderSize(c, 64<<10), ""
 	for {
 		name, err := readEcho(in)
 		if err != nil {
@@ -283,6 +283,30 @@ func TestACallerThatReadsIsBackWithin250Milliseconds(t *testing.T) {
 	if n.dials != 2 {
 		t.Errorf("%d connections", n.dials)
 	}
+}
+
+// Renewals of many leases that are due together do not delay a call behind them, also when the node
+// is far away.
+func TestLargeCallsDoNotDelayACallAtAFarNode(t *testing.T) {
+	t.Parallel()
+	n := &node{delay: time.Millisecond}
+	duplexBubble(t, n, func(t *testing.T, ls *Links) {
+		warm := namedCall("warm", Ask)
+		ls.Put(t.Context(), warm)
+		checkAnswered(t, warm, time.Second) // a call and its marker take 2 ms
+		var renewals []*Call
+		for i := range 12 {
+			renewals = append(renewals, namedCall(fmt.Sprint(i, strings.Repeat(".", largeCall)), Renewal))
+			ls.Put(t.Context(), renewals[i])
+		}
+		synctest.Wait()
+		small := namedCall("small", Ask)
+		ls.Put(t.Context(), small)
+		checkAnswered(t, small, 15*time.Millisecond)
+		for _, c := range renewals {
+			checkAnswered(t, c, 50*time.Millisecond)
+		}
+	})
 }
 
 // When a receiver panics on the goroutine of a caller that reads, the connection is given up, so

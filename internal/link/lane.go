@@ -173,16 +173,16 @@ func (ln *lane) oldestTime() time.Time {
 // takeBatch removes the calls of the next flight from the list, appends them to the slice into, and
 // returns the result. It takes the calls of the most urgent class first, and in each class the
 // oldest call first. A server executes all commands that it has received from one connection before
-// it looks at the next connection. So a flight to a near server has at most one large call. A
-// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
-// two. The parameter large is true if a large call is under way on the connection already.
-func (ln *lane) takeBatch(into []*Call, large bool) []*Call {
+// it looks at the next connection: five renewals of 100 leases each would delay all other calls for a
+// millisecond or two. So at most one large call is under way, and one more for each millisecond of a
+// round trip. The parameter large is how many are under way on the connection already.
+func (ln *lane) takeBatch(into []*Call, large int) []*Call {
 	ln.listLater()
 	most, room := mostCalls, mostBytes
 	if ln.pipe == nil {
 		most = 1
 	}
-	near := ln.link.trips.shortest() < time.Millisecond
+	mostLarge := 1 + int(ln.link.trips.shortest()/time.Millisecond)
 	reserved := min(undoCalls, len(ln.queues[Undo]), most-1)
 	for class := range ln.queues {
 		if class == int(Undo) {
@@ -193,10 +193,10 @@ func (ln *lane) takeBatch(into []*Call, large bool) []*Call {
 			c := q[n]
 			size := sizeOf(c.Words)
 			if size > largeCall {
-				if near && large {
+				if large >= mostLarge {
 					break
 				}
-				large = true
+				large++
 			}
 			n++
 			if c.markUnderWay() { // false: the caller has left

@@ -47,6 +47,9 @@ func withoutMessages(text string) (silent string, sends bool) {
 // text names. Servers have many words for it. The error of a script that has run, for example
 // while its slot moves, is no such refusal: a second attempt may succeed for another reason.
 func refusesText(err error) bool {
+	if err == nil {
+		return false // before reply is allocated: this is called for each answer
+	}
 	var reply redis.Error
 	if !errors.As(err, &reply) || errorCode(reply.Error()) != "ERR" {
 		return false
