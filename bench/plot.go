@@ -37,13 +37,24 @@ var drawings = []drawing{
 	},
 }
 
+// picture is a plot of rows of RESULTS.md.
+type picture interface {
+	path() string
+	isMeasured(results string) bool
+	plot(results string) (string, error)
+}
+
+var pictures = []picture{drawings[0], drawings[1], latencyPlot{}}
+
+func (d drawing) path() string { return d.file }
+
 // writePlots draws rows of RESULTS.md.
 func writePlots() error {
 	results, err := os.ReadFile(resultsFile)
 	if err != nil {
 		return err
 	}
-	for _, d := range drawings {
+	for _, d := range pictures {
 		if !d.isMeasured(string(results)) {
 			continue
 		}
@@ -51,7 +62,7 @@ func writePlots() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", resultsFile, err)
 		}
-		if err := os.WriteFile(d.file, []byte(svg), 0o644); err != nil {
+		if err := os.WriteFile(d.path(), []byte(svg), 0o644); err != nil {
 			return err
 		}
 	}

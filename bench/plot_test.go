@@ -12,11 +12,11 @@ func TestThePlotIsThatOfTheResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range drawings {
-		got, err := os.ReadFile(d.file)
+	for _, d := range pictures {
+		got, err := os.ReadFile(d.path())
 		if !d.isMeasured(string(results)) {
 			if err == nil {
-				t.Errorf("%s is there, and %s has no row %s", d.file, resultsFile, d.row)
+				t.Errorf("%s is there, and %s lacks its row", d.path(), resultsFile)
 			}
 			continue
 		}
@@ -28,7 +28,7 @@ func TestThePlotIsThatOfTheResults(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != want {
-			t.Errorf("%s differs from %s: run `go run -C bench . -plot`", d.file, resultsFile)
+			t.Errorf("%s differs from %s: run `go run -C bench . -plot`", d.path(), resultsFile)
 		}
 	}
 }
@@ -65,5 +65,25 @@ func TestAPlotHasABarForEachFigure(t *testing.T) {
 		if _, err := drawings[0].plot(broken); err == nil {
 			t.Errorf("no error for\n%s", broken)
 		}
+	}
+}
+
+func TestALatencyPlotHasALineForEachLibrary(t *testing.T) {
+	t.Parallel()
+	const results = "# What\n\n## P2. Local\n\n| contestant | goroutines | p50 µs |\n|---|---:|---:|\n" +
+		"| latchkit | 1 | 100 |\n| latchkit | 256 | 1000 |\n| redsync | 1 | 200 |\n| redsync | 256 | 4000 |\n\n" +
+		"## P2R. Far\n\n| line | contestant | goroutines | p50 µs |\n|---|---|---:|---:|\n| 1ms | two pings | 1 | 2000 |\n" +
+		"| 1ms | latchkit | 1 | 2000 [1–2] |\n| 5ms | latchkit | 8 | 9000 |\n| 1ms | latchkit | 256 | 6000 |\n"
+	svg, err := latencyPlot{}.plot(results)
+	if err != nil || !(latencyPlot{}).isMeasured(results) {
+		t.Fatal(err)
+	}
+	for want, times := range map[string]int{"<polyline": 4, ">redsync<": 1, ">two pings<": 1, ">latchkit<": 2} {
+		if n := strings.Count(svg, want); n != times {
+			t.Errorf("%s is there %d times, not %d, in\n%s", want, n, times, svg)
+		}
+	}
+	if (latencyPlot{}).isMeasured(strings.ReplaceAll(results, "p50 µs", "p99 µs")) {
+		t.Error("results without the column count as measured")
 	}
 }

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"math"
+	"strings"
+)
+
+const latencyFile = "../docs/latency.svg"
+
+// latencyPlot shows the median time of a lock over the number of goroutines, with one line for each
+// library: on one machine (P2), and over a network with a round trip of 1 ms (P2R). Both axes are
+// logarithmic.
+type latencyPlot struct{}
+
+func (latencyPlot) path() string { return latencyFile }
+
+// latencyLines are the contestants of the plot, with their colours.
+var latencyLines = []struct{ contestant, colour string }{
+	{latchkit, "#0a7d5a"}, {"redislock 100ms", "#b35900"}, {"redsync", "#7a4fb5"}, {"rueidislock", "#1f6fb2"}, {"two pings", "#9aa4af"},
+}
+
+// panel is one of the two halves of the plot.
+type panel struct {
+	title string
+	line  string // the cell in the column "line" of its row; "": the row has no such column
+	row   string
+	x     int
+}
+
+var panels = []panel{
+	{"p50 in µs, on one machine", "", "P2", 60},
+	{"p50 in µs, over a network (1 ms)", "1ms", "P2R", 480},
+}
+
+const panelWidth, panelHeight, panelTop = 300, 280, 80
+
+// isMeasured reports whether results contain both rows with their latencies.
+func (l latencyPlot) isMeasured(results string) bool {
+	for _, p := range panels {
+		if found, err := p.points(results, latchkit); err != nil || len(found) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// plot returns the plot of results, the text of RESULTS.md, as an SVG.
+func (l latencyPlot) plot(results string) (string, error) {
+	var b strings.Builder
+	text := func(x, y float64, class, format string, args ...any) {
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.0f" class="%s">%s</text>`+"\n", x, y, class, html.EscapeString(fmt.Sprintf(format, args...)))
+	}
+	const title = "How long a lock takes: acquire and release, a key for each goroutine"
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 410" role="img" aria-label="%s">`+"\n", title)
+	b.WriteString("<style>text{font:13px sans-serif;fill:#24292f}.title{font-weight:bold;font-size:15px}.scale{text-anchor:end}" +
+		".count{text-anchor:middle}polyline{fill:none;stroke-width:2}.grid{stroke:#e4e7ea}</style>\n")
+	b.WriteString(`<rect width="900" height="410" fill="#fff"/>` + "\n")
+	text(16, 26, "title", "%s", title)
+	for _, p := range panels {
+		found := make(map[string][]point)
+		low, high := math.Inf(1), 0.0
+		for _, l := range latencyLines {
+			points, err := p.points(results, l.contestant)
+			if err != nil {
+				return "", err
+			}
+			for _, at := range points {
+				low, high = min(low, at.micros), max(high, at.micros)
+			}
+			found[l.contestant] = points
+		}
+		if high == 0 {
+			return "", fmt.Errorf("row %s has no latencies", p.row)
+		}
+		bottom, top := math.Floor(math.Log10(low)*2)/2, math.Ceil(math.Log10(high)*2)/2
+		y := func(micros float64) float64 {
+			return panelTop + panelHeight*(top-math.Log10(micros))/(top-bottom)
+		}
+		text(float64(p.x), 56, "head", "%s", p.title)
+		for step := bottom; step <= top; step += 0.5 {
+			value := math.Pow(10, step)
+			fmt.Fprintf(&b, `<path class="grid" d="M%d %.0fH%d"/>`+"\n", p.x, y(value), p.x+panelWidth)
+			text(float64(p.x-6), y(value)+4, "scale", "%.0f", value)
+		}
+		for _, goroutines := range crowds {
+			text(p.place(goroutines), panelTop+panelHeight+20, "count", "%d", goroutines)
+		}
+		text(float64(p.x+panelWidth/2), panelTop+panelHeight+40, "count", "goroutines")
+		labels := make([]float64, 0, len(latencyLines)) // the heights of the names, so that none covers another
+		for _, l := range latencyLines {
+			points := found[l.contestant]
+			if len(points) == 0 {
+				continue
+			}
+			if len(points) == 1 { // a limit, measured once
+				points = append(points, points[0])
+				points[1].goroutines = crowds[len(crowds)-1]
+			}
+			fmt.Fprintf(&b, `<polyline stroke="%s" points="`, l.colour)
+			for _, at := range points {
+				fmt.Fprintf(&b, "%.0f,%.0f ", p.place(at.goroutines), y(at.micros))
+			}
+			b.WriteString(`"/>` + "\n")
+			height := y(points[len(points)-1].micros) + 4
+			for _, other := range labels {
+				if math.Abs(other-height) < 14 {
+					height = other + 14
+				}
+			}
+			labels = append(labels, height)
+			name, _, _ := strings.Cut(l.contestant, " 1")
+			fmt.Fprintf(&b, `<text x="%d" y="%.0f" style="fill:%s">%s</text>`+"\n", p.x+panelWidth+6, height, l.colour, name)
+		}
+	}
+	b.WriteString("</svg>\n")
+	return b.String(), nil
+}
+
+// point is one figure of a line in the plot.
+type point struct {
+	goroutines int
+	micros     float64
+}
+
+// points returns the figures of a contestant in results. A limit that does not depend on the number
+// of goroutines has one point.
+func (p panel) points(results, contestant string) (found []point, err error) {
+	_, columns, err := readTable(results, p.row)
+	if err != nil {
+		return nil, err
+	}
+	names, counts, micros, lines := columns["contestant"], columns["goroutines"], columns["p50 µs"], columns["line"]
+	if len(counts) != len(names) || len(micros) != len(names) || p.line != "" && len(lines) != len(names) {
+		return nil, fmt.Errorf("row %s lacks a column", p.row)
+	}
+	for i, name := range names {
+		if name == contestant && (p.line == "" || lines[i] == p.line) {
+			found = append(found, point{int(number(counts[i])), number(micros[i])})
+		}
+	}
+	if contestant == "two pings" && len(found) > 1 {
+		found = found[:1]
+	}
+	return found, nil
+}
+
+// place returns where the number of goroutines is on the axis.
+func (p panel) place(goroutines int) float64 {
+	return float64(p.x) + panelWidth*math.Log2(float64(goroutines))/math.Log2(float64(crowds[len(crowds)-1]))
+}
