@@ -72,9 +72,16 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 matrix: tools clients gotestsum ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
 	.ci/matrix
 
+# The rounds of make chaos and make soak: for how long.
+time = 1h
+
+.PHONY: chaos
+chaos: tools ## attack locks of all kinds on all topologies for some minutes, on one server in turn, with controls
+	.ci/chaos
+
 .PHONY: soak
-soak: tools ## lock on quorums for half an hour while servers and the ways to them fail; the tests do it for a minute
-	go test -race -count=1 -timeout 1h ./internal/tests/quorum -run TestSoak -v -soak 30m
+soak: tools ## the same for an hour on the system's server, and write docs/faults.md; make soak time=8h
+	.ci/chaos $(time)
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 
 # Each adapter has a target. Fuzzing starts with the corpus, which make test runs as well.

@@ -69,6 +69,7 @@ func (l *link) passRequests() {
 			break
 		}
 		l.proxy.count(request)
+		request = l.proxy.rewrite(request)
 		if !l.awaitPassage(request, holding, blackhole) {
 			return
 		}
@@ -99,6 +100,9 @@ func (l *link) passReplies() {
 		}
 		if fault := l.takeFault(reply); fault != nil && fault.countHit() {
 			switch fault.kind {
+			case halving:
+				_, _ = l.client.Write(reply[:len(reply)/2])
+				return
 			case losing:
 				return
 			case dropping:
@@ -142,7 +146,7 @@ func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.firstWord()),
 		replies: 1,
-		fault:   l.proxy.findFault(request, losing, swallowing, dropping, repeating),
+		fault:   l.proxy.findFault(request, losing, halving, swallowing, dropping, repeating),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,6 +20,7 @@ type Proxy struct {
 	closed   bool
 	links    map[*link]struct{}
 	faults   []*Fault
+	patches  []*patch
 	commands map[string]int
 }
 
@@ -51,6 +52,10 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 //
 // The first EVALSHA of a script may get the reply NOSCRIPT, so run the script once before.
 func (p *Proxy) LoseReplies(n int, match Match) *Fault { return p.arm(newFault(losing, n, match)) }
+
+// HalveReplies does the work of LoseReplies, but the client receives the first half of the reply
+// before the connection ends.
+func (p *Proxy) HalveReplies(n int, match Match) *Fault { return p.arm(newFault(halving, n, match)) }
 
 // SwallowReplies drops the replies to the next n requests that match. The server has executed these
 // requests, and the client waits until its time-out. The connection stays open. But all later

@@ -7,23 +7,24 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// overWire opens the database db again, through a wire, the proxy that causes faults. It
+// overWire opens the database db again, through a Wire, the proxy that causes faults. It
 // returns the database with connections through this proxy, and the proxy.
-func overWire(t testing.TB, db *database) (*database, *wire) {
+func overWire(t testing.TB, db *database) (*database, *chaos.Wire) {
 	t.Helper()
-	w := newWire(t, db.addr)
+	w := chaos.NewWire(t, db.addr)
 	far := *db
 	kind := map[sqllock.Dialect]sqltest.Kind{postgres: sqltest.Postgres, maria: sqltest.MariaDB}[db.dialect]
 	name := db.dsn
 	if db.dialect == postgres {
-		name = kind.DSN(w.addr(), "postgres") + name[len(kind.DSN(db.addr, "postgres")):]
+		name = kind.DSN(w.Addr(), "postgres") + name[len(kind.DSN(db.addr, "postgres")):]
 	} else {
-		name = kind.DSN(w.addr(), name[len(kind.DSN(db.addr, "")):])
+		name = kind.DSN(w.Addr(), name[len(kind.DSN(db.addr, "")):])
 	}
 	far.dsn = name
 	far.DB = open(t, db.driver, name)
@@ -31,24 +32,24 @@ func overWire(t testing.TB, db *database) (*database, *wire) {
 }
 
 func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
-	for name, s := range map[string]strike{"the answer is cut off": cutAnswer, "the request is cut off": cutRequest, "the answer is swallowed": swallow} {
+	for name, s := range map[string]chaos.Strike{"the answer is cut off": chaos.CutAnswer, "the request is cut off": chaos.CutRequest, "the answer is swallowed": chaos.Swallow} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				far, w := overWire(t, db)
 				l, _ := memory(t)
 				rounds := 5
-				if s == swallow {
+				if s == chaos.Swallow {
 					rounds = 1
 				}
 				retries := 0 // Do must not repeat a transaction if the ledger shows that it was committed
-				if s == cutRequest {
+				if s == chaos.CutRequest {
 					retries = 1
 				}
 				for range rounds {
 					ran := 0
 					if err := transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 						if ran++; ran == 1 {
-							w.strike(s, false)
+							w.Strike(s, false)
 						}
 						return deposit(10)(ctx, tx)
 					}, sqllock.WithAnswerWithin(time.Second), sqllock.WithRetries(retries)); err != nil {
@@ -59,8 +60,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 					}
 				}
 				db.checkBalance(t, 100+10*int64(rounds))
-				if w.struck() != rounds {
-					t.Errorf("%d of %d COMMITs were struck", w.struck(), rounds)
+				if w.Struck() != rounds {
+					t.Errorf("%d of %d COMMITs were struck", w.Struck(), rounds)
 				}
 			}, postgres, maria)
 		})
@@ -94,11 +95,11 @@ func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 
 func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 	for name, tc := range map[string]struct {
-		strike    strike
+		strike    chaos.Strike
 		committed bool
 	}{
-		"it was committed":   {cutAnswer, true},
-		"it was rolled back": {cutRequest, false},
+		"it was committed":   {chaos.CutAnswer, true},
+		"it was rolled back": {chaos.CutRequest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -109,14 +110,14 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 				err := transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 					ran++
 					op = tx.Op()
-					w.strike(tc.strike, true)
+					w.Strike(tc.strike, true)
 					return deposit(10)(ctx, tx)
 				}, sqllock.WithAnswerWithin(100*time.Millisecond))
 				e, ok := errors.AsType[*sqllock.Error](err)
 				if !ok || !errors.Is(err, sqllock.ErrCommitUnknown) || e.Op != op || ran != 1 {
 					t.Fatalf("err = %v, the work ran %d times", err, ran)
 				}
-				w.revive()
+				w.Revive()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				if committed, err := resolve(ctx, far, e.Op); err != nil || committed != tc.committed {
@@ -268,7 +269,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				far, w := overWire(t, db)
 				l, _ := memory(t)
-				w.strikeAt(tc.word, swallow, false)
+				w.StrikeAt(tc.word, chaos.Swallow, false)
 				done := make(chan error, 1)
 				go func() {
 					done <- transact(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -283,8 +284,8 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 				case <-time.After(patience / 2):
 					t.Error("Do waits for an answer that does not come")
 				}
-				if w.struck() != 1 {
-					t.Errorf("%d statements were struck", w.struck())
+				if w.Struck() != 1 {
+					t.Errorf("%d statements were struck", w.Struck())
 				}
 			}, postgres, maria)
 		})
@@ -293,7 +294,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 
 // At whatever point the connection breaks, Do returns the true result, and the next Do works.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
-	for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
+	for name, s := range map[string]chaos.Strike{"answer": chaos.CutAnswer, "request": chaos.CutRequest} {
 		t.Run("the "+name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
 				points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
@@ -306,15 +307,15 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 				for i, point := range points {
 					for _, retries := range []int{0, 1} {
 						far, w := overWire(t, db)
-						w.strikeAt(point, s, false)
+						w.StrikeAt(point, s, false)
 						err := transact(t.Context(), l, far, account, deposit(10), sqllock.WithRetries(retries))
 						if err == nil {
 							want += 10
 						} else if errors.Is(err, sqllock.ErrCommitUnknown) {
 							t.Errorf("%s: %v", point, err)
 						}
-						if w.struck() != 1 {
-							t.Errorf("%s was struck %d times", point, w.struck())
+						if w.Struck() != 1 {
+							t.Errorf("%s was struck %d times", point, w.Struck())
 						}
 						db.checkBalance(t, want)
 						if err := transact(t.Context(), l, far, account, deposit(10)); err != nil {

@@ -1,4 +1,4 @@
-package sqllock_test
+package chaos
 
 import (
 	"bytes"
@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// wire is a proxy in front of a database server. It causes a fault at COMMIT or at another
+// Wire is a proxy in front of a database server. It causes a fault at COMMIT or at another
 // statement. It finds the statement by searching the data of clients for a word, because both
-// protocols send statements as text.
-type wire struct {
+// protocols send statements as text. [NewWire] makes a Wire; the zero value is not usable. Its
+// methods may be called from any goroutine.
+type Wire struct {
 	target   string
 	listener net.Listener
 	work     sync.WaitGroup
@@ -20,48 +21,51 @@ type wire struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	next  strike // the fault that will strike at the next matching statement
+	next  Strike // the fault that will strike at the next matching statement
 	word  string // a statement matches if it contains this word
 	dead  bool   // true: no data passes
 	hits  int
 }
 
-// strike is the kind of a fault.
-type strike int
+// Strike is a fault of a [Wire].
+type Strike int
 
+// The faults at a statement.
 const (
-	pass       strike = iota // no fault
-	cutAnswer                // the server executes the statement, but the connection is closed before the reply
-	cutRequest               // the connection is closed before the server gets the statement
-	swallow                  // the server executes the statement; its reply is lost, but the connection stays open
+	pass       Strike = iota // no fault
+	CutAnswer                // the server executes the statement, but the connection is closed before the reply
+	CutRequest               // the connection is closed before the server gets the statement
+	Swallow                  // the server executes the statement; its reply is lost, but the connection stays open
 )
 
-func newWire(t testing.TB, target string) *wire {
+// NewWire starts a Wire to the server at target. The Wire ends with the test.
+func NewWire(t testing.TB, target string) *Wire {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wire{target: target, listener: listener, conns: make(map[net.Conn]struct{})}
+	w := &Wire{target: target, listener: listener, conns: make(map[net.Conn]struct{})}
 	w.work.Go(w.accept)
 	t.Cleanup(func() {
 		w.closed.Store(true)
 		_ = listener.Close()
-		w.cut()
+		w.Cut()
 		w.work.Wait()
 	})
 	return w
 }
 
-func (w *wire) addr() string { return w.listener.Addr().String() }
+// Addr is the host:port that clients connect to.
+func (w *Wire) Addr() string { return w.listener.Addr().String() }
 
-// strike makes the fault s strike at the next COMMIT. If thenDead is true, no data passes after the
+// Strike makes the fault s strike at the next COMMIT. If thenDead is true, no data passes after the
 // fault.
-func (w *wire) strike(s strike, thenDead bool) { w.strikeAt("COMMIT", s, thenDead) }
+func (w *Wire) Strike(s Strike, thenDead bool) { w.StrikeAt("COMMIT", s, thenDead) }
 
-// strikeAt makes the fault s strike at the next statement that contains word. The word is in
+// StrikeAt makes the fault s strike at the next statement that contains word. The word is in
 // capitals.
-func (w *wire) strikeAt(word string, s strike, thenDead bool) {
+func (w *Wire) StrikeAt(word string, s Strike, thenDead bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.word, w.next, w.dead = word, s, false
@@ -70,15 +74,15 @@ func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	}
 }
 
-// revive makes the data pass again.
-func (w *wire) revive() {
+// Revive makes the data pass again.
+func (w *Wire) Revive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = false
 }
 
-// struck returns the number of statements at which a fault has struck.
-func (w *wire) struck() int {
+// Struck returns the number of statements at which a fault has struck.
+func (w *Wire) Struck() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.hits
@@ -86,7 +90,7 @@ func (w *wire) struck() int {
 
 // meet looks at data from a client. It returns the fault that must strike at this data, or pass
 // if none must.
-func (w *wire) meet(data []byte) strike {
+func (w *Wire) meet(data []byte) Strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := bytes.ReplaceAll(bytes.ToUpper(data), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT must not count as a COMMIT
@@ -100,7 +104,7 @@ func (w *wire) meet(data []byte) strike {
 	return s &^ (1 << 8)
 }
 
-func (w *wire) accept() {
+func (w *Wire) accept() {
 	for {
 		client, err := w.listener.Accept()
 		if err != nil {
@@ -118,7 +122,7 @@ func (w *wire) accept() {
 	}
 }
 
-func (w *wire) serve(client net.Conn) {
+func (w *Wire) serve(client net.Conn) {
 	defer func() { _ = client.Close() }()
 	server, err := net.Dial("tcp", w.target)
 	if err != nil {
@@ -149,14 +153,14 @@ func (w *wire) serve(client net.Conn) {
 			return
 		}
 		switch w.meet(buffer[:n]) {
-		case cutRequest:
+		case CutRequest:
 			return
-		case cutAnswer:
+		case CutAnswer:
 			mute.Store(true)
 			_, _ = server.Write(buffer[:n])
 			w.awaitAnswer(server)
 			return
-		case swallow:
+		case Swallow:
 			mute.Store(true)
 		case pass:
 		}
@@ -168,14 +172,15 @@ func (w *wire) serve(client net.Conn) {
 
 // awaitAnswer closes the connection to the server for writing. The server executes the
 // statement, replies, and closes the connection, too. Then awaitAnswer returns.
-func (w *wire) awaitAnswer(server net.Conn) {
+func (w *Wire) awaitAnswer(server net.Conn) {
 	if half, ok := server.(*net.TCPConn); ok {
 		_ = half.CloseWrite()
 	}
 	_, _ = io.Copy(io.Discard, server)
 }
 
-func (w *wire) cut() {
+// Cut closes all present connections.
+func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for c := range w.conns {

@@ -1,0 +1,389 @@
+package chaos_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// nemesis is a kind of fault.
+type nemesis struct {
+	name string
+	// on says where the fault makes sense.
+	on func(w *world) bool
+	// begin causes the fault. The function that it returns ends the fault; nil: there was nothing
+	// to harm, or nothing to end.
+	begin func(w *world) (end func())
+	// loses is true if a server may forget leases: then two holders are documented for a while.
+	loses bool
+	alone bool // it does not go together with other faults
+}
+
+func always(*world) bool        { return true }
+func onOneServer(w *world) bool { return w.Topology == oneServer }
+func onSentinel(w *world) bool  { return w.sentinel != nil }
+func onCluster(w *world) bool   { return w.cluster != nil }
+func onQuorum(w *world) bool    { return w.quorum() }
+func withClock(w *world) bool   { return len(w.clocks) > 0 }
+func blank(w *world) bool       { return len(w.clocks) > 0 && !w.durable }
+
+const workerStopped = "worker stopped (SIGSTOP)"
+
+// twoRestarts empties two nodes one after the other, before the first one votes again. It is a
+// fault for controls: more than a minority has forgotten its leases.
+const twoRestarts = "two nodes restarted"
+
+// nemeses are all faults. Their names are those of docs/faults.md.
+var nemeses = []nemesis{
+	{name: workerStopped, on: always, begin: func(w *world) func() {
+		n := 1
+		if w.Only != nil { // a control: nearly always the holder is among them
+			n = len(w.workers) - 1
+		}
+		var stopped []*seat
+		for range n {
+			s := w.anyWorker()
+			s.child.Pause()
+			stopped = append(stopped, s)
+		}
+		return func() {
+			for _, s := range stopped {
+				s.child.Resume()
+			}
+		}
+	}},
+	{name: "worker killed (SIGKILL)", on: always, begin: func(w *world) func() {
+		s := w.anyWorker()
+		w.killed[s.name()] = now()
+		s.child.Kill()
+		return func() {
+			s.number++
+			w.start(s)
+		}
+	}},
+	{name: "connections cut", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { p.Cut(); return nil })},
+	{name: "reply cut half-way", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HalveReplies(5, chaos.Command("EVALSHA")) })},
+	{name: "replies swallowed", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.SwallowReplies(chaos.Every, chaos.Command("EVALSHA")) })},
+	{name: "requests delayed", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HoldRequests(20, chaos.Command("EVALSHA")) })},
+	{name: "black hole", on: always, begin: onWays((*chaos.Proxy).BlackHole)},
+	{name: "reply of acquire lost", on: always, begin: loseReplies("acquire", "vote", "confirm", "rw_acquire", "sem_acquire")},
+	{name: "reply of renewal lost", on: always, begin: loseReplies("renew")},
+	{name: "reply of release lost", on: always, begin: loseReplies("release", "rw_release", "sem_release")},
+	{name: "answer of COMMIT lost", on: func(w *world) bool { return w.driver == "pgx" }, begin: func(w *world) func() {
+		for _, s := range w.workers {
+			s.wire.Strike(chaos.CutAnswer, false)
+		}
+		return nil
+	}},
+	{name: "server stopped (SIGSTOP)", on: always, begin: onServers(func(_ *world, s *redistest.Server) func() {
+		s.Pause()
+		return s.Resume
+	})},
+	{name: "CLIENT KILL", on: always, begin: command("client", "kill", "type", "normal")},
+	{name: "CLIENT PAUSE", on: always, begin: command("client", "pause", 300)},
+	{name: "SCRIPT FLUSH", on: always, begin: command("script", "flush")},
+	{name: "restart without data", on: blank, loses: true, begin: onServers(func(_ *world, s *redistest.Server) func() {
+		s.Restart()
+		return nil
+	})},
+	{name: "restart with all data", on: func(w *world) bool { return w.durable }, begin: onServers(func(_ *world, s *redistest.Server) func() {
+		s.Restart()
+		return nil
+	})},
+	{name: "FLUSHALL", on: always, loses: true, begin: command("flushall")},
+	{name: "keys evicted", on: func(w *world) bool { return !w.quorum() }, // a quorum's server that may evict does not vote
+		loses: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+			w.admin(s, func(ctx context.Context, c *redis.Client) string {
+				for keys := c.Scan(ctx, 0, "*", 1000).Iterator(); keys.Next(ctx); {
+					if w.rng.IntN(2) == 0 {
+						c.Unlink(ctx, keys.Val())
+					}
+				}
+				return ""
+			})
+			return nil
+		})},
+	{name: "clock of the server stepped", on: withClock, loses: true, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+		w.clocks[s].Set(time.Duration(w.rng.IntN(5000)-2000) * time.Millisecond)
+		return func() { w.clocks[s].Set(0) }
+	})},
+	{name: "clock of the server strobed", on: withClock, loses: true, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+		for range 20 {
+			w.clocks[s].Set(time.Duration(w.rng.IntN(1000)-500) * time.Millisecond)
+			w.sleep(20 * time.Millisecond)
+		}
+		return func() { w.clocks[s].Set(0) }
+	})},
+	{name: "planned failover", on: onSentinel, alone: true, loses: true, begin: func(w *world) func() {
+		w.admin(w.sentinel.Sentinels[0], func(ctx context.Context, c *redis.Client) string {
+			return c.Do(ctx, "sentinel", "failover", redistest.SentinelName).String()
+		})
+		w.sleep(2 * time.Second)
+		return nil
+	}},
+	{name: "failover: master killed", on: func(w *world) bool { return w.sentinel != nil || w.cluster != nil }, alone: true, loses: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+		s.Kill()
+		w.sleep(3 * time.Second)
+		return s.Restart
+	})},
+	{name: "failover: master stopped", on: func(w *world) bool { return w.sentinel != nil || w.cluster != nil }, alone: true, loses: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+		s.Pause()
+		w.sleep(3 * time.Second)
+		return s.Resume
+	})},
+	{name: "slot moved", on: onCluster, alone: true, begin: moveSlot},
+	{name: "rolling restart", on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: func(w *world) func() {
+		for _, s := range w.servers {
+			s.Restart()
+			if !w.awaitVotes() {
+				w.Errorf("after the restart of %s, not all nodes vote", s.Addr())
+			}
+		}
+		return nil
+	}},
+	{name: twoRestarts, on: func(w *world) bool { return w.quorum() && w.Only != nil }, alone: true, begin: func(w *world) func() {
+		for _, i := range w.rng.Perm(len(w.servers))[:2] {
+			w.servers[i].Restart()
+		}
+		return nil
+	}},
+	{name: "node replaced", on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+		s.Restart()
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := locker.ReplaceNode(ctx, w.nodes(), quorumOptions...); err != nil {
+			w.Logf("ReplaceNode: %v", err)
+		}
+		return nil
+	})},
+}
+
+func (w *world) sleep(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the length of a fault
+}
+
+// anyWorker returns a worker that has no other fault.
+func (w *world) anyWorker() *seat {
+	free := slices.DeleteFunc(slices.Clone(w.workers), func(s *seat) bool { return s.faulty })
+	s := free[w.rng.IntN(len(free))]
+	s.faulty = true
+	return s
+}
+
+// victims returns the servers that a fault may hit: on a quorum the same minority for all faults of
+// a trouble, or else the master or one of the masters.
+func (w *world) victims() []*redistest.Server {
+	all := w.masters()
+	if w.quorum() {
+		var chosen []*redistest.Server
+		for _, s := range all {
+			if w.busy[s] {
+				chosen = append(chosen, s)
+			}
+		}
+		if len(chosen) > 0 {
+			return chosen
+		}
+		for _, i := range w.rng.Perm(len(all))[:len(all)/2] {
+			chosen = append(chosen, all[i])
+			w.busy[all[i]] = true
+		}
+		return chosen
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	s := all[w.rng.IntN(len(all))]
+	w.busy[s] = true
+	return []*redistest.Server{s}
+}
+
+// onServers returns the beginning of a fault of servers.
+func onServers(harm func(w *world, s *redistest.Server) func()) func(*world) func() {
+	return func(w *world) func() {
+		var ends []func()
+		for _, s := range w.victims() {
+			if end := harm(w, s); end != nil {
+				ends = append(ends, end)
+			}
+		}
+		return func() {
+			for _, end := range ends {
+				end()
+			}
+		}
+	}
+}
+
+func command(words ...any) func(*world) func() {
+	return onServers(func(w *world, s *redistest.Server) func() {
+		w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.Do(ctx, words...).String() })
+		return nil
+	})
+}
+
+// onWays returns the beginning of a fault of the network: about half of the workers cannot reach a
+// server. On a quorum, a worker cannot reach a minority of the servers.
+func onWays(harm func(*chaos.Proxy) *chaos.Fault) func(*world) func() {
+	return func(w *world) func() {
+		var faults []*chaos.Fault
+		for _, s := range w.victims() {
+			for _, worker := range w.workers {
+				if w.rng.IntN(2) == 0 {
+					continue
+				}
+				if f := harm(worker.proxies[s.Addr()]); f != nil {
+					faults = append(faults, f)
+				}
+			}
+		}
+		return func() {
+			for _, f := range faults {
+				f.Lift()
+			}
+		}
+	}
+}
+
+// loseReplies loses the next replies to scripts with one of the names.
+func loseReplies(names ...string) func(*world) func() {
+	return func(w *world) func() {
+		match := scriptCall("", names...)
+		n := 1 + w.rng.IntN(3)
+		return onWays(func(p *chaos.Proxy) *chaos.Fault { return p.LoseReplies(n, match) })(w)
+	}
+}
+
+// digestsOf returns the SHA-1 of the scripts with the given names, and of their variants.
+func digestsOf(names []string) (all []string) {
+	for _, path := range []string{"../../redisstore/lua/digests", "../../quorum/lua/digests"} {
+		file, err := os.Open(path)
+		if err != nil {
+			panic(err)
+		}
+		for lines := bufio.NewScanner(file); lines.Scan(); {
+			digest, name, _ := strings.Cut(lines.Text(), "  ")
+			if slices.Contains(names, strings.TrimSuffix(name, "_silent")) {
+				all = append(all, digest)
+			}
+		}
+		_ = file.Close()
+	}
+	return all
+}
+
+// moveSlot moves the slot of a key to another master, slowly.
+func moveSlot(w *world) func() {
+	slot := -1
+	var source, target *redistest.Server
+	masters := w.masters()
+	if len(masters) < 2 {
+		return nil
+	}
+	w.admin(masters[0], func(ctx context.Context, c *redis.Client) string {
+		slot = int(c.ClusterKeySlot(ctx, "chaos:"+string(rune('0'+w.rng.IntN(w.Keys)))).Val())
+		shards := c.ClusterSlots(ctx).Val() //nolint:staticcheck // it shows the owner of a slot
+		for _, shard := range shards {
+			for _, s := range masters {
+				if len(shard.Nodes) > 0 && shard.Nodes[0].Addr == s.Addr() {
+					if shard.Start <= slot && slot <= shard.End {
+						source = s
+					} else if target == nil || w.rng.IntN(2) == 0 {
+						target = s
+					}
+				}
+			}
+		}
+		return ""
+	})
+	if source == nil || target == nil || source == target {
+		return nil
+	}
+	move := w.cluster.Migrate(w, slot, source, target)
+	w.sleep(50 * time.Millisecond)
+	move.Carry()
+	w.sleep(50 * time.Millisecond)
+	return move.Finish
+}
+
+// fits returns the faults that make sense in this world.
+func (w *world) fits() (all []nemesis) {
+	for _, n := range nemeses {
+		if n.on(w) && (w.Only == nil || slices.Contains(w.Only, n.name)) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// trouble causes one to three faults together, and ends them.
+func (w *world) trouble() {
+	w.Helper()
+	all := w.fits()
+	chosen := []nemesis{all[w.rng.IntN(len(all))]}
+	for !chosen[0].alone && len(chosen) < 3 && w.rng.IntN(3) == 0 {
+		if next := all[w.rng.IntN(len(all))]; !next.alone && !slices.ContainsFunc(chosen, func(n nemesis) bool { return n.name == next.name }) {
+			chosen = append(chosen, next)
+		} else {
+			break
+		}
+	}
+	t := trouble{span: span{from: now()}}
+	before := w.masterAddrs()
+	lost := ""
+	var ends []func()
+	for _, n := range chosen {
+		t.Names = append(t.Names, n.name)
+		if n.loses && (!w.quorum() || strings.HasPrefix(n.name, "clock")) {
+			lost = n.name
+		}
+		if end := n.begin(w); end != nil {
+			ends = append(ends, end)
+		}
+	}
+	if w.Only != nil {
+		w.sleep(roundTTL)
+	}
+	w.sleep(50*time.Millisecond + short(w.rng, 2*roundTTL))
+	for _, end := range slices.Backward(ends) {
+		end()
+	}
+	clear(w.busy)
+	for _, s := range w.workers {
+		s.faulty = false
+	}
+	if after := w.masterAddrs(); !slices.Equal(before, after) && lost == "" {
+		lost = "failover"
+	}
+	t.to = now()
+	w.troubles = append(w.troubles, t)
+	if lost != "" {
+		w.losses = append(w.losses, loss{lost, t.span})
+	}
+	if w.quorum() && w.Patch[0] == "" && w.Library == "" {
+		w.awaitVotes()
+	}
+	w.sleep(100*time.Millisecond + short(w.rng, 400*time.Millisecond))
+}
+
+// masterAddrs returns the addresses of the masters, so that a failover that nobody asked for is
+// seen.
+func (w *world) masterAddrs() (all []string) {
+	if w.sentinel == nil && w.cluster == nil {
+		return nil
+	}
+	for _, s := range w.masters() {
+		all = append(all, s.Addr())
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,376 @@
+package chaos_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// round is one run on new servers, with one topology and one kind of lock.
+type round struct {
+	Topology string
+	Kind     string
+	Seed     uint64
+	For      time.Duration
+	Library  string
+	Unfenced bool
+	LongHold bool
+	Only     []string // the names of the faults; none: all that fit
+	Patch    [2]string
+	Keys     int
+}
+
+const (
+	processes = 4
+	callers   = 3
+)
+
+// world is what a round runs in.
+type world struct {
+	*testing.T
+	round
+	rng *rand.Rand
+	dir string // the folder of the histories
+
+	servers  []*redistest.Server // that keep locks
+	clocks   map[*redistest.Server]*redistest.Clock
+	sentinel *redistest.SentinelSet
+	cluster  *redistest.Cluster
+	durable  bool // the servers keep their data over a restart
+
+	workers []*seat
+	driver  string
+	dsn     string
+	db      *sql.DB
+	watch   *locker.Engine // of a quorum: sees which nodes vote
+
+	killed   map[string]instant
+	losses   []loss
+	troubles []trouble
+	busy     map[*redistest.Server]bool // servers with a fault now
+}
+
+// seat is the place of one worker process. A killed worker gets a successor.
+type seat struct {
+	order   order
+	child   *proc.Child
+	proxies map[string]*chaos.Proxy // for each address of a server
+	wire    *chaos.Wire             // to the database server
+	number  int
+	faulty  bool
+}
+
+// trouble is a time in which some faults were active.
+type trouble struct {
+	Names []string
+	span
+}
+
+func newWorld(t *testing.T, r round) *world {
+	t.Helper()
+	w := &world{
+		T: t, round: r, rng: rand.New(rand.NewPCG(r.Seed, 0)), dir: historyFolder(t),
+		clocks: map[*redistest.Server]*redistest.Clock{}, killed: map[string]instant{}, busy: map[*redistest.Server]bool{},
+	}
+	w.Logf("the histories are in %s", w.dir)
+	w.startServers()
+	w.openDatabase()
+	if w.quorum() {
+		w.enroll()
+	}
+	for i := range processes {
+		w.workers = append(w.workers, w.newSeat(i))
+	}
+	for _, s := range w.workers {
+		w.start(s)
+	}
+	return w
+}
+
+// historyFolder returns a folder that stays when the test has failed.
+func historyFolder(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "chaos")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			_ = os.RemoveAll(dir)
+		}
+	})
+	return dir
+}
+
+func (w *world) quorum() bool { return strings.HasPrefix(w.Topology, "quorum") }
+
+func (w *world) startServers() {
+	w.Helper()
+	var args []string
+	if w.durable = w.rng.IntN(3) == 0 && w.Patch[0] == "" && w.Only == nil; w.durable {
+		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
+	}
+	n := 1
+	switch w.Topology {
+	case sentinel:
+		w.durable = false
+		w.sentinel = redistest.StartSentinel(w)
+		w.servers = w.sentinel.Servers
+		return
+	case cluster:
+		w.durable = false
+		w.cluster = redistest.StartCluster(w)
+		w.servers = append(slices.Clone(w.cluster.Masters), w.cluster.Replicas...)
+		return
+	case quorum3:
+		n = 3
+	case quorum5:
+		n = 5
+	}
+	for range n {
+		s, clock := redistest.StartWithClock(w, args...)
+		w.servers, w.clocks[s] = append(w.servers, s), clock
+	}
+}
+
+// openDatabase makes the register of each key in PostgreSQL or SQLite.
+func (w *world) openDatabase() {
+	w.Helper()
+	if w.rng.IntN(5) < 3 {
+		server, schema := sqltest.Shared(w, sqltest.Postgres), fmt.Sprintf("chaos_%d_%d", w.Seed, time.Now().UnixNano())
+		admin, err := sql.Open("pgx", server.DSN("postgres"))
+		if err == nil {
+			_, err = admin.ExecContext(w.Context(), "CREATE SCHEMA "+schema)
+			_ = admin.Close()
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.driver, w.dsn = "pgx", server.DSN("postgres")+"&search_path="+schema
+	} else {
+		w.driver = "sqlite"
+		w.dsn = "file:" + filepath.Join(w.dir, "register.db") + "?_pragma=busy_timeout(3000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
+	}
+	db, err := sql.Open(w.driver, w.dsn)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.db = db
+	w.Cleanup(func() { _ = db.Close() })
+	w.exec("CREATE TABLE register (k VARCHAR(50) PRIMARY KEY, v BIGINT NOT NULL)")
+	w.exec("CREATE TABLE log (op VARCHAR(50) PRIMARY KEY, k VARCHAR(50) NOT NULL, before BIGINT NOT NULL, fence BIGINT NOT NULL)")
+	for i := range w.Keys {
+		w.exec(placeholders(w.driver, "INSERT INTO register (k, v) VALUES (?, 0)"), fmt.Sprint("chaos:", i))
+	}
+	w.migrate()
+}
+
+func (w *world) exec(statement string, args ...any) {
+	w.Helper()
+	if _, err := w.db.ExecContext(w.Context(), statement, args...); err != nil {
+		w.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// rows returns the committed increments, and the values of the registers.
+func (w *world) rows() (rows []logged, final map[string]int64) {
+	w.Helper()
+	final = map[string]int64{}
+	found, err := w.db.QueryContext(w.Context(), "SELECT op, k, before, fence FROM log")
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer found.Close()
+	for found.Next() {
+		var r logged
+		var fence int64
+		if err := found.Scan(&r.op, &r.key, &r.before, &fence); err != nil {
+			w.Fatal(err)
+		}
+		r.fence = uint64(fence)
+		rows = append(rows, r)
+	}
+	values, err := w.db.QueryContext(w.Context(), "SELECT k, v FROM register")
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer values.Close()
+	for values.Next() {
+		var key string
+		var v int64
+		if err := values.Scan(&key, &v); err != nil {
+			w.Fatal(err)
+		}
+		final[key] = v
+	}
+	return rows, final
+}
+
+func (w *world) enroll() {
+	w.Helper()
+	nodes := w.nodes()
+	if err := locker.EnrollRedlock(w.Context(), nodes, quorumOptions...); err != nil {
+		w.Fatal(err)
+	}
+	var err error
+	if w.watch, err = locker.NewRedlock(nodes, quorumOptions...); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = w.watch.Close(context.Background()) })
+}
+
+func (w *world) nodes() (all []locker.Client) {
+	for _, s := range w.servers {
+		all = append(all, s.Client(w))
+	}
+	return all
+}
+
+// awaitVotes returns when all nodes vote, or after a while.
+func (w *world) awaitVotes() bool {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		nodes, err := w.watch.Nodes(w.Context())
+		if err == nil && !slices.ContainsFunc(nodes, func(n store.Node) bool { return n.State != store.NodeVotes }) {
+			return true
+		}
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the pause between looks
+	}
+	return false
+}
+
+func (w *world) newSeat(i int) *seat {
+	w.Helper()
+	s := &seat{proxies: map[string]*chaos.Proxy{}}
+	s.order = order{
+		Name: fmt.Sprint("w", i), Topology: w.Topology, Kind: w.Kind, Library: w.Library, Ways: map[string]string{},
+		Keys: w.Keys, Callers: callers, TTL: roundTTL, Driver: w.driver, DSN: w.dsn, Unfenced: w.Unfenced, LongHold: w.LongHold,
+	}
+	for _, server := range w.servers {
+		p := chaos.NewProxy(w, server.Addr())
+		if w.Patch[0] != "" {
+			p.Patch(w.Patch[0], w.Patch[1])
+		}
+		s.proxies[server.Addr()], s.order.Ways[server.Addr()] = p, p.Addr()
+		s.order.Addrs = append(s.order.Addrs, server.Addr())
+	}
+	if w.sentinel != nil {
+		s.order.Addrs = w.sentinel.Addrs()
+	}
+	if w.driver == "pgx" {
+		dsn, err := url.Parse(w.dsn)
+		if err != nil {
+			w.Fatal(err)
+		}
+		s.wire = chaos.NewWire(w, dsn.Host)
+		dsn.Host = s.wire.Addr()
+		s.order.DSN = dsn.String()
+	}
+	return s
+}
+
+// start starts the process of a seat.
+func (w *world) start(s *seat) {
+	w.Helper()
+	o := s.order
+	o.Name = fmt.Sprint(o.Name, "-", s.number)
+	o.Seed = w.Seed + uint64(s.number)*1000
+	o.History = filepath.Join(w.dir, o.Name+".history")
+	text, err := json.Marshal(o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	s.child = workers.Start(w, string(text))
+	s.child.Expect(w, "ready")
+}
+
+func (s *seat) name() string { return fmt.Sprint(s.order.Name, "-", s.number) }
+
+// masters returns the servers that are masters now.
+func (w *world) masters() []*redistest.Server {
+	if w.sentinel == nil && w.cluster == nil {
+		return w.servers
+	}
+	var all []*redistest.Server
+	for _, s := range w.servers {
+		if w.busy[s] {
+			continue
+		}
+		if strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.Info(ctx, "replication").Val() }), "role:master") {
+			all = append(all, s)
+		}
+	}
+	if w.sentinel != nil && len(all) > 1 { // the former master does not know yet that it is a replica
+		addr := w.admin(w.sentinel.Sentinels[0], func(ctx context.Context, c *redis.Client) string {
+			list, _ := c.Do(ctx, "sentinel", "get-master-addr-by-name", redistest.SentinelName).StringSlice()
+			return strings.Join(list, ":")
+		})
+		all = slices.DeleteFunc(all, func(s *redistest.Server) bool { return s.Addr() != addr })
+	}
+	return all
+}
+
+// admin asks one server directly.
+func (w *world) admin(s *redistest.Server, ask func(ctx context.Context, c *redis.Client) string) string {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(w.Context(), 500*time.Millisecond)
+	defer cancel()
+	return ask(ctx, c)
+}
+
+// stop ends all workers, waits until their leases are over, and looks for what they have left.
+func (w *world) stop() (leftovers []string) {
+	w.Helper()
+	for _, s := range w.workers {
+		s.child.Send("stop")
+	}
+	for _, s := range w.workers {
+		s.child.Expect(w, "closed")
+		s.child.Kill()
+	}
+	deadline := time.Now().Add(8 * time.Second)
+	for {
+		if leftovers = w.leftovers(); len(leftovers) == 0 || time.Now().After(deadline) {
+			return leftovers
+		}
+		time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the pause between looks
+	}
+}
+
+// leftovers returns the keys on all masters that no lock needs any more. Counters, and the markers
+// of a quorum's nodes, stay. Tombstones and queues end by themselves.
+func (w *world) leftovers() (left []string) {
+	for _, s := range w.masters() {
+		w.admin(s, func(ctx context.Context, c *redis.Client) string {
+			for keys := c.Scan(ctx, 0, "*", 1000).Iterator(); keys.Next(ctx); {
+				key := keys.Val()
+				lease := strings.HasPrefix(key, "chaos:") || strings.HasPrefix(key, "stripe:")
+				if strings.HasPrefix(key, "latchkit:f:") || key == "latchkit:node" || key == "latchkit:begun" {
+					continue
+				}
+				if ttl := c.TTL(ctx, key).Val(); lease || ttl == -1 {
+					left = append(left, fmt.Sprintf("%s on %s, TTL %v", key, s.Addr(), ttl))
+				}
+			}
+			return ""
+		})
+	}
+	return left
+}
