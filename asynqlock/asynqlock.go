@@ -72,6 +72,9 @@ type Guard struct {
 // a task again when the task's time-out is over or asynq's lease of the task is lost, and does not
 // wait for the handler that still runs.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
+	if typednil.Is(next) {
+		panic("asynqlock: Middleware: the handler is nil; give the asynq.ServeMux, for example")
+	}
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if g.propagator != nil {
 			ctx = g.propagator.Extract(ctx, t.Headers())
@@ -249,6 +252,9 @@ var errStopped = errors.New("the Guard was stopped, because this process stops")
 // Shutdown waits for the tasks that wait for their keys. Stop returns when the Guard's goroutines
 // have ended, or when ctx ends.
 func (g *Guard) Stop(ctx context.Context) error {
+	if err := typednil.Context("asynqlock: Stop", ctx); err != nil {
+		return err
+	}
 	g.stop()
 	if g.waker == nil {
 		return nil
@@ -270,6 +276,12 @@ func (g *Guard) Stop(ctx context.Context) error {
 // Guard puts off every task whose key is busy, and never waits. So use one Guard only for servers
 // that stop together.
 func (g *Guard) Run(ctx context.Context, server *asynq.Server, handler asynq.Handler) error {
+	if err := typednil.Context("asynqlock: Run", ctx); err != nil {
+		return err
+	}
+	if server == nil || typednil.Is(handler) {
+		return errors.New("asynqlock: Run: the server or the handler is nil")
+	}
 	if err := server.Start(handler); err != nil {
 		return err
 	}

@@ -37,7 +37,12 @@ type Client struct {
 
 // Client returns a Client that enqueues through c. If i is nil, a new task counts as a duplicate of
 // an archived task.
-func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client { return &Client{g, c, i} }
+func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client {
+	if c == nil {
+		panic("asynqlock: Client: the asynq.Client is nil; make one with asynq.NewClient")
+	}
+	return &Client{g, c, i}
+}
 
 // EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options with which t was made
 // count too. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].

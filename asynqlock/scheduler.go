@@ -100,7 +100,11 @@ func WithSchedulerClient(c *Client) SchedulerOption {
 // must return quickly. The log and the metadata of the schedule's lock also name the leader, as
 // HOST:PID.
 func WithOnLeading(f func(leads bool)) SchedulerOption {
-	return func(ls *leadership) { ls.onLeading = f }
+	return func(ls *leadership) {
+		if ls.onLeading = f; f == nil {
+			ls.refused = errors.New("WithOnLeading(nil); give a function, or leave the option out")
+		}
+	}
 }
 
 // WithSchedulerLogger sets the logger to which a leader logs the beginning and the end of its term.

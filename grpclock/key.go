@@ -29,7 +29,7 @@ type KeyFunc struct {
 // can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
-		return KeyFunc{}
+		panic("grpclock: KeyOf: the function is nil; give the function that makes the key")
 	}
 	return KeysOf(func(req Request) []string { return []string{of(req)} })
 }
@@ -38,7 +38,7 @@ func KeyOf[Request any](of func(req Request) string) KeyFunc {
 // empty result is refused as a missing part.
 func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	if of == nil {
-		return KeyFunc{}
+		panic("grpclock: KeysOf: the function is nil; give the function that makes the keys")
 	}
 	var none Request
 	f := KeyFunc{of: func(req any) ([]string, error) {

@@ -121,6 +121,9 @@ const (
 //
 // Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
 func Check(l Locker, rule Rule) error {
+	if typednil.Is(l) {
+		return errNil(OpAcquire, rule.Key, "Locker", "the Locker of the program")
+	}
 	if c, ok := l.(interface{ Check(rule Rule) error }); ok {
 		return c.Check(rule)
 	}

@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,7 +235,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // end of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
-	if err != nil {
+	if err = cmp.Or(typednil.Context("latchkit: EnrollRedlock", ctx), err); err != nil {
 		return err
 	}
 	if err := quorum.Enroll(ctx, nodesOf(cs), cfg.quorum()); err != nil {
@@ -256,7 +257,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // the call, but steps that it has taken are not undone. The call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts)
-	if err != nil {
+	if err = cmp.Or(typednil.Context("latchkit: ReplaceNode", ctx), err); err != nil {
 		return 0, err
 	}
 	votesIn, err = quorum.Replace(ctx, nodesOf(cs), cfg.quorum())

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -32,6 +33,12 @@ func (h *Handle[T]) InTx(ctx context.Context, tx *sql.Tx) (*Claim, error) {
 // InTxWith is InTx for a library that is not database/sql. InTxWith does not call tx's Commit or
 // Rollback.
 func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error) {
+	if err := typednil.Context("sqllock: InTx", ctx); err != nil {
+		return nil, err
+	}
+	if typednil.Is(tx) {
+		return nil, fmt.Errorf("%w: sqllock: InTxWith: the transaction is nil", locker.ErrInvalidRule)
+	}
 	leases, err := leasesOf(ctx, nil)
 	if err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -38,6 +39,9 @@ type Ages struct {
 // Purge removes the rows that have reached their ages, and the answers of [NewAnswers] whose
 // lifetime is over. It returns how many rows it has removed. Run Purge daily.
 func (h *Handle[T]) Purge(ctx context.Context, ages Ages) (removed int64, err error) {
+	if err := typednil.Context("sqllock: Purge", ctx); err != nil {
+		return 0, err
+	}
 	for _, table := range []struct {
 		name          string
 		age, shortest time.Duration

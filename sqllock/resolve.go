@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/latchkit/latchkit/internal/sleep"
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -190,6 +191,9 @@ func (a *attempt) op() string {
 //
 // An error is the database's error, or locker.ErrInvalidRule if op is not an operation.
 func (h *Handle[T]) Resolve(ctx context.Context, op string) (committed bool, err error) {
+	if err := typednil.Context("sqllock: Resolve", ctx); err != nil {
+		return false, err
+	}
 	id, resource, ok := strings.Cut(op, ":")
 	if !ok || len(id) != idBytes {
 		return false, fmt.Errorf(

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -93,6 +94,12 @@ var errFailed = errors.New("the work failed")
 // [ErrNotStored] together with the answer. If a transaction cannot be committed, Do returns the
 // error of the commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
+	if err := typednil.Context("idempotency: Do", ctx); err != nil {
+		return Answer{}, err
+	}
+	if work == nil {
+		return Answer{}, errors.New("idempotency: Do: the function is nil; give the work")
+	}
 	r := run{Keeper: k, Request: req, work: work, fingerprint: fingerprint(req.Content)}
 	var err error
 	if r.seen, err = k.Store.Load(ctx, req.Rule.Key); err != nil {

@@ -129,6 +129,9 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
 func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) error {
+	if err := typednil.Context("lead: Run", ctx); err != nil {
+		return err
+	}
 	if err := l.begin(fn); err != nil {
 		return err
 	}

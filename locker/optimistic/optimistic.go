@@ -56,6 +56,9 @@ func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ct
 // the same hash tag.
 func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn func(ctx context.Context, old map[string][]byte) (map[string][]byte, error), opts ...Option) error {
 	u := &update{client: c, keys: keys, fn: fn, attempts: 100, backoff: locker.Jitter(locker.Exponential(time.Millisecond, 50*time.Millisecond))}
+	if err := typednil.Context("optimistic: UpdateAll", ctx); err != nil {
+		return err
+	}
 	switch {
 	case typednil.Is(c):
 		return errors.New("optimistic: the client is nil; give a *redis.Client or a *redis.ClusterClient")
