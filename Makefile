@@ -89,10 +89,7 @@ fuzztime = 20s
 
 .PHONY: fuzz
 fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz fuzztime=10m
-	@set -e; for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' internal/tests/keys/*_test.go | cut -c6-); do \
-		echo "$$target"; \
-		go test ./internal/tests/keys -run '^$$' -fuzz "^$$target\$$" -fuzztime $(fuzztime); \
-	done
+	.ci/fuzz $(fuzztime) guided
 
 .PHONY: check
 check: format vet systems lint tidy arch generated vulnerable ## everything else that CI wants to be so
