@@ -82,6 +82,7 @@ func TestAfterAPauseTheContextNeverSaysAlive(t *testing.T) {
 	server := redistest.Start(t)
 	for way := range looks {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel() // with the other ways only: a holder is stopped most of the time
 			child := watcher.Start(t, server.Addr(), "paused:"+way, way)
 			for range *pauses / len(looks) {
 				child.Expect(t, "held")

@@ -29,7 +29,7 @@ func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 	client := set.Client(t)
 	ls := []*locker.Engine{newSingle(t, client), newSingle(t, set.Client(t))}
 	c := startBustle(t, ls, []string{"a", "b"}, 4, locker.Rule{TTL: 5 * time.Second})
-	known := acquire(t, ls[0], locker.Rule{Key: "known"})
+	known := acquire(t, ls[0], locker.Rule{Key: "known", TTL: 2 * time.Minute}) // longer than a failover takes on a busy machine
 	client.IncrBy(t.Context(), "counter", 10)
 	for _, replica := range set.Servers[1:] {
 		direct := replica.Client(t)
