@@ -33,7 +33,8 @@ when its holder is gone, or does harm, and not because it is slow.
 
 If the holder has another fence, nothing happens; ls and show print its fence.
 Readers share a fence, and lose their leases together. A key that another library
-holds has no fence; look at it with redis-cli, and DEL it if you must.`,
+holds has no fence; docs/operations.md has a script that removes it if it has not
+changed meanwhile.`,
 		Example: `  latchctl show order:42
   latchctl break order:42 --fence 1790000000000001 --reason 'node lost, see the incident'`,
 		Args: exactly(1, "one key"),

@@ -123,10 +123,22 @@ func trimmed(text string) string {
 var (
 	fencedBlock = regexp.MustCompile("(?ms)^```.*?^```$")
 	headingMark = regexp.MustCompile(`(?m)^#+ `)
+	inlineText  = regexp.MustCompile("`[^`]+`")
+	figure      = regexp.MustCompile(`\d+(\.\d+)*`)
 )
 
+// factsOf returns the inline code and the figures in the text of a page, sorted.
+func factsOf(text string) []string {
+	text = linkTarget.ReplaceAllString(strings.Join(strings.Fields(fencedBlock.ReplaceAllString(text, "")), " "), "]")
+	facts := inlineText.FindAllString(text, -1)
+	facts = append(facts, figure.FindAllString(inlineText.ReplaceAllString(text, ""), -1)...)
+	slices.Sort(facts)
+	return slices.Compact(facts)
+}
+
 // checkChinese compares each page in Chinese with its page in English: both have the same headings,
-// by number and level, and the same blocks of code. Each recipe has a page in Chinese.
+// by number and level, the same blocks of code, and the same names and figures in their texts. Each
+// recipe has a page in Chinese.
 func checkChinese(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	english := func(name string) string {
@@ -149,6 +161,16 @@ func checkChinese(t testing.TB, tree fs.FS) (problems []string) {
 		}
 		marks := func(text string) []string {
 			return headingMark.FindAllString(fencedBlock.ReplaceAllString(text, ""), -1)
+		}
+		for _, fact := range factsOf(there) {
+			if !slices.Contains(factsOf(here), fact) {
+				problems = append(problems, name+": does not have "+fact+", which is in "+original)
+			}
+		}
+		for _, fact := range factsOf(here) {
+			if !slices.Contains(factsOf(there), fact) {
+				problems = append(problems, name+": has "+fact+", which is not in "+original)
+			}
 		}
 		if !slices.Equal(marks(here), marks(there)) {
 			problems = append(problems, name+": the headings are not those of "+original+": translate what has changed")
@@ -173,6 +195,9 @@ func TestChineseRefused(t *testing.T) {
 	expect(t, checkChinese(t, tree("# 甲\n\n## 乙\n\n```go\n# no heading\na()\n```\n")))
 	expect(t, checkChinese(t, tree("# 甲\n\n## 乙\n\n```go\n# no heading\nb()\n```\n")), "docs/zh/recipes/a.md: the blocks")
 	expect(t, checkChinese(t, tree("# 甲\n\n```go\n# no heading\na()\n```\n")), "docs/zh/recipes/a.md: the headings")
+	expect(t, checkChinese(t, treeOf(map[string]string{
+		"docs/recipes/a.md": "It lasts 2 s: `New`.\n", "docs/zh/recipes/a.md": "3 s，`New`。\n",
+	})), "docs/zh/recipes/a.md: does not have 2,", "docs/zh/recipes/a.md: has 3,")
 	expect(t, checkChinese(t, treeOf(map[string]string{
 		"docs/recipes/a.md": page, "README.zh-CN.md": "# 甲\n",
 	})), "README.zh-CN.md: there is no README.md", "docs/recipes/a.md: there is no page in Chinese")
