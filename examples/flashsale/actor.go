@@ -207,7 +207,7 @@ func (w watcher) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (con
 			}
 			w.emit(page.Event{Who: who, Kind: page.Hold, Fence: o.Fence})
 			if o.Handoff != "" {
-				w.emit(page.Event{Who: who, Kind: page.Handoff, Text: fmt.Sprintf("got the lock handed over, with fence %d", o.Fence)})
+				w.emit(page.Event{Who: who, Kind: page.Handoff})
 			}
 		}
 	case locker.OpHold:

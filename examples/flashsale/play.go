@@ -100,9 +100,11 @@ type theatre struct {
 
 // serve shows the scenes on a page until ctx ends.
 func (s *sale) serve(ctx context.Context, v *venue, out io.Writer) error {
-	choices := make([]page.Choice, len(scenes))
-	for i, sc := range scenes {
-		choices[i] = page.Choice{Name: sc.name, Title: sc.title, Text: sc.text}
+	var choices []page.Choice
+	for _, sc := range scenes {
+		if !sc.terminal {
+			choices = append(choices, page.Choice{Name: sc.name, Title: sc.title, Text: sc.text})
+		}
 	}
 	t := &theatre{ctx: ctx, venue: v, seed: s.seed, page: page.New(page.Config{
 		Title: "What a lock is for", Lead: "The same thing happens three times side by side. Choose a scene, and break it on purpose.",
@@ -113,8 +115,8 @@ func (s *sale) serve(ctx context.Context, v *venue, out io.Writer) error {
 		lanes[i] = page.Lane{ID: w.name, Title: w.name}
 	}
 	t.page.Set("lanes", lanes)
-	for _, sc := range scenes {
-		t.page.Action("scene-"+sc.name, func() error { return t.begin(sc) })
+	for _, c := range choices {
+		t.page.Action("scene-"+c.Name, func() error { return t.begin(findScene(c.Name)) })
 	}
 	for _, b := range buttons {
 		t.page.Action(b.Name, func() error { return t.do(b.Name) })

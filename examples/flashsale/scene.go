@@ -17,6 +17,7 @@ type scene struct {
 	name, title, text string
 	buttons           []string      // what a visitor can do to it
 	ttl               time.Duration // of both locks
+	terminal          bool          // the page does not have it
 	forever           bool          // SETNX + DEL without a TTL, as many begin
 	cast              [][]string    // the actors of each mode; each inner list is one process
 	act               func(ctx context.Context, a *actor) error
@@ -33,8 +34,11 @@ type cue struct {
 	button string
 }
 
-// scenes are those that the page has, in the order of the page.
-var scenes = []*scene{&pausedHolder, &oversell, &killedHolder, &longUpload, &article, &duplicate}
+// scenes are in the order of the page.
+var scenes = []*scene{
+	&pausedHolder, &oversell, &killedHolder, &longUpload, &article, &duplicate,
+	&transfers, &nested, &inventory, &balance,
+}
 
 // buttons are what a visitor can do. They hit all three modes at the same time.
 var buttons = []page.Choice{

@@ -124,7 +124,7 @@ func editCard(ctx context.Context, s *stage, mode string) (c page.Card, err erro
 	c.Facts = []page.Fact{fact("writes accepted", written, ""), fact("version of the document", version, ""), fact("writes lost", lost, "bad"), fact("refused by the fence", refused, "good")}
 	switch {
 	case lost > 0:
-		c.Tone, c.Verdict = "bad", fmt.Sprintf("%d writes were overwritten by somebody who had never read them.", lost)
+		c.Tone, c.Verdict = "bad", fmt.Sprintf("Writes that were overwritten by somebody who had never read them: %d.", lost)
 	case refused > 0:
 		c.Tone, c.Verdict = "good", "The sleeper came too late, and the database refused its write. Nothing is lost."
 	case written > 0:

@@ -36,6 +36,8 @@ type stage struct {
 	killed   map[string]time.Time // by mode: when its holder was killed, until the next one gets the lock
 	recovery map[string]time.Duration
 	kills    map[string]int
+	began    time.Time
+	freed    map[string]time.Time // by mode: when a lock was released last
 	children []*child
 	work     sync.WaitGroup
 	failed   []error
@@ -54,8 +56,8 @@ type child struct {
 // openStage starts the scene. close ends it.
 func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(page.Event)) (s *stage, err error) {
 	s = &stage{
-		scene: sc, run: strings.ToLower(rand.Text()[:8]), seed: seed, venue: v, show: show,
-		holders: map[string]string{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{},
+		scene: sc, run: strings.ToLower(rand.Text()[:8]), seed: seed, venue: v, show: show, began: time.Now(),
+		holders: map[string]string{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{}, freed: map[string]time.Time{},
 	}
 	defer func() {
 		if err != nil {
@@ -158,6 +160,7 @@ func (s *stage) note(e page.Event) {
 			s.holders[e.Lane] = e.Who
 		}
 	case page.Free:
+		s.freed[e.Lane] = time.Now()
 		if s.holders[e.Lane] == e.Who {
 			delete(s.holders, e.Lane)
 		}
@@ -293,6 +296,16 @@ func (s *stage) count(ctx context.Context, mode, result string) (n, items int, e
 func countResults(ctx context.Context, db *sql.DB, run, mode, result string) (n, items int, err error) {
 	err = db.QueryRowContext(ctx, query("result_count"), run, mode, result).Scan(&n, &items)
 	return n, items, err
+}
+
+// quiet returns how long no lock of the mode was released.
+func (s *stage) quiet(mode string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, ok := s.freed[mode]; ok {
+		return time.Since(at)
+	}
+	return time.Since(s.began)
 }
 
 // close ends the actors, and removes what the scene has left in the database.

@@ -11,7 +11,7 @@
   };
   const root = document.documentElement, data = document.body.dataset;
   const windowMs = +data.window, rowsOfLane = +data.rows;
-  const rowHeight = 20, strip = 22;
+  const strip = 22;
   const narrow = matchMedia("(max-width: 760px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
 
   // Light and dark: as the system says, until the visitor chooses.
@@ -61,7 +61,7 @@
   const told = new Set(["lost", "refused", "harm", "pause", "resume", "kill", "handoff", "write"]);
   const words = {
     lost: "lost its lease", refused: "was refused by the fence", harm: "did harm", pause: "is paused", resume: "runs again",
-    kill: "was killed", handoff: "got the lock handed over", write: "wrote",
+    kill: "was killed", write: "wrote",
   };
   const apply = e => {
     const l = lane(e.lane);
@@ -79,10 +79,10 @@
       }
       default: l.marks.push(e);
     }
-    if (told.has(e.kind)) tell(e);
+    if (told.has(e.kind) && (e.kind !== "handoff" || e.text)) tell(e);
   };
 
-  // The log has the newest line first, and a bounded number of lines.
+  // The newest line of the log is the last. The log follows it, unless the visitor reads further up.
   const log = $("log"), time = at => new Date(at).toLocaleTimeString("en-GB");
   let lines = [];
   const title = id => (shown.find(l => l.id === id) || { title: id }).title;
@@ -90,13 +90,15 @@
     const li = el("li", undefined, e.kind === "refused" || e.kind === "handoff" ? "good" : ["lost", "harm", "kill", "pause"].includes(e.kind) ? "bad" : "");
     li.dataset.kind = e.kind;
     li.append(el("time", time(e.at)), `${title(e.lane)}: ${e.who || "somebody"} ${e.text || words[e.kind]}`);
-    lines.unshift(li);
+    lines.push(li);
   };
   const flushLog = () => {
     if (!lines.length) return;
-    log.prepend(...lines.slice(0, 80));
+    const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
+    log.append(...lines.slice(-100));
     lines = [];
-    while (log.children.length > 80) log.lastChild.remove();
+    if (log.children.length > 600) for (let i = 0; i < 300; i++) log.firstChild.remove();
+    if (follows) log.scrollTop = log.scrollHeight;
   };
 
   const forget = now => {
@@ -156,7 +158,7 @@
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, w, h);
     const right = w - 6, x = at => right - (now - at) / windowMs * (right - 4);
-    g.font = "11px system-ui, 'DejaVu Sans', sans-serif";
+    g.font = "12px system-ui, 'DejaVu Sans', sans-serif";
     g.textBaseline = "middle";
     const step = windowMs > 120000 ? 60000 : windowMs > 30000 ? 10000 : 5000;
     for (let at = Math.ceil((now - windowMs) / step) * step; at < now; at += step) {
@@ -166,6 +168,9 @@
     if (!l) return;
     const bars = [...l.past, ...l.bars.values()].filter(b => !b.to || b.to > now - windowMs);
     const used = new Set(bars.map(b => b.who));
+    // A few participants get high rows.
+    const rows = Math.max(Math.min(used.size, rowsOfLane), Math.min(l.rows.length, rowsOfLane), 1);
+    const rowHeight = rowsOfLane === 1 ? 20 : Math.min((h - 32) / rows, 42);
     bars.sort((a, b) => a.from - b.from);
     let hidden = 0;
     for (const b of bars) {
@@ -495,5 +500,5 @@
   addEventListener("resize", draw);
   narrow.addEventListener("change", draw);
   // While the page is hidden, nothing is drawn, and what is too old is forgotten.
-  setInterval(() => { if (document.hidden) { forget(clock()); lines = lines.slice(0, 80); } }, 2000);
+  setInterval(() => { if (document.hidden) { forget(clock()); lines = lines.slice(-100); } }, 2000);
 })();

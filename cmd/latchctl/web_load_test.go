@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// With 10000 keys and 1000 waiters, the page stays small, and the server gets the commands that
+// docs/operations.md states. The log has the figures of the document.
+func TestWebShowsTenThousandKeysAndAThousandWaiters(t *testing.T) {
+	t.Parallel()
+	const keys, queues, waiters = 10_000, 20, 1000
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := locktest.Single(t, client)
+	var work sync.WaitGroup
+	for part := range 50 {
+		work.Go(func() {
+			for i := part; i < keys; i += 50 {
+				if _, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprintf("order:%05d", i), TTL: 10 * time.Minute, Metadata: "checkout-7f9c"}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() { cancel(); work.Wait() })
+	for i := range waiters {
+		waiting := locktest.Single(t, client)
+		work.Go(func() { // ends with ctx
+			_, _ = waiting.Acquire(ctx, locker.Rule{Key: fmt.Sprintf("order:%05d", i%queues), Metadata: fmt.Sprint("waiter ", i)})
+		})
+	}
+	locktest.Eventually(t, "all wait", func() bool {
+		n := 0
+		for i := range queues {
+			info, err := l.Inspect(t.Context(), fmt.Sprintf("order:%05d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += info.Waiters
+		}
+		return n == waiters
+	})
+
+	p := openWeb(t, []string{"redis://" + server.Addr()}, "--rate", "2000")
+	before, start := commandsOf(t, client), time.Now()
+	p.stream(`"name":"a look takes","value":"`, `"name":"held","value":"10000"`)
+	took := time.Since(start)
+	locktest.Eventually(t, "all keys are seen", func() bool { _, n := p.rows(""); return n == keys })
+	total, text := 0.0, ""
+	for name, calls := range commandsOf(t, client) {
+		if calls -= before[name]; calls > 50 {
+			text += fmt.Sprintf(" %s %.0f", name, calls)
+		}
+		total += calls
+	}
+	t.Logf("the first look at all keys took %v; the server ran %.0f commands, scripts included:%s", took, total, text)
+
+	asked := time.Now()
+	table := p.get("keys?sort=waiters")
+	t.Logf("the table: %d bytes in %v", len(table), time.Since(asked))
+	asked = time.Now()
+	d, detail := p.key("order:00003")
+	t.Logf("a key with %d waiters: %d bytes in %v", len(d.Queue), len(detail), time.Since(asked))
+	size := len(p.get("")) + len(p.get("app.js")) + len(p.get("style.css"))
+	t.Logf("the page: %d bytes", size)
+	rows, _ := p.rows("sort=waiters")
+	if len(rows) != webRows || rows[0].Waiters != waiters/queues || len(d.Queue) != waiters/queues {
+		t.Errorf("%d rows, the first has %d waiters; the queue of a key has %d", len(rows), rows[0].Waiters, len(d.Queue))
+	}
+	for i, w := range d.Queue[1:] {
+		if !strings.Contains(w, "waits") {
+			t.Errorf("waiter %d: %s", i, w)
+		}
+	}
+	if size > 100_000 || len(table) > 100_000 || len(detail) > 20_000 {
+		t.Errorf("the page has grown: %d, %d and %d bytes", size, len(table), len(detail))
+	}
+	// Each second, the server is asked for the busiest keys, and from time to time for all keys.
+	before, start = commandsOf(t, client), time.Now()
+	time.Sleep(3 * time.Second)
+	total = 0
+	for name, calls := range commandsOf(t, client) {
+		if strings.HasPrefix(name, "eval") || strings.HasPrefix(name, "fcall") {
+			total += calls - before[name]
+		}
+	}
+	if perSecond := total / time.Since(start).Seconds(); perSecond > 2100 {
+		t.Errorf("%.0f looks a second, want 2000 at most", perSecond)
+	}
+}
