@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,6 +105,172 @@ func TestAUserForLocks(t *testing.T) {
 	if refused := admin.ACLLog(t.Context(), 10).Val(); len(refused) > 0 {
 		t.Errorf("the server refused: %+v", refused[0])
 	}
+}
+
+// The laws of all Lockers on one server hold for a user with the documented commands and channels.
+// Some laws list keys, so the user has the documented rights of an operator. It may use all keys,
+// because the laws have other keys than the documented line.
+func TestTheLawsHoldForTheDocumentedUser(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	direct := server.Client(t)
+	words, _ := documentedUser(t, direct)
+	if err := direct.Do(t.Context(), append(words, "~*", "+scan", "+getrange")...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	over := func(*testing.T) site {
+		return site{
+			direct: direct,
+			client: func(dialer) redis.UniversalClient {
+				return redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret"})
+			},
+			listeners: func(channel string) int64 { return direct.PubSubNumSub(context.Background(), channel).Val()[channel] },
+		}
+	}
+	t.Run("laws", func(t *testing.T) {
+		for name, store := range map[string]func(c locker.Client) locker.Store{
+			"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				checkLawsOn(t, over, store)
+			})
+		}
+	})
+	for _, refused := range direct.ACLLog(t.Context(), 100).Val() {
+		t.Errorf("the server refused: %+v", refused)
+	}
+}
+
+// Without any one of the documented commands, the server refuses something of what Lockers of all
+// kinds do.
+func TestEachDocumentedRightIsNeeded(t *testing.T) {
+	t.Parallel()
+	probe := redistest.Start(t).Client(t)
+	words, _ := documentedUser(t, probe)
+	removed := 0
+	for _, word := range words {
+		right, isRight := strings.CutPrefix(word.(string), "+")
+		if !isRight {
+			continue
+		}
+		removed++
+		t.Run(right, func(t *testing.T) {
+			t.Parallel()
+			if refused := refusals(t, words, "-"+right); refused == 0 {
+				t.Errorf("nothing was refused without +%s: it is not needed", right)
+			}
+		})
+	}
+	if removed < 30 {
+		t.Errorf("only %d rights were removed", removed)
+	}
+	t.Run("with all", func(t *testing.T) {
+		t.Parallel()
+		if refused := refusals(t, words); refused > 0 {
+			t.Errorf("%d calls were refused", refused)
+		}
+	})
+}
+
+// refusals runs a short program with Lockers of all kinds as the given user, with a change of its
+// rights. It returns how often the servers refused a command.
+func refusals(t *testing.T, user []any, change ...any) (refused int) {
+	t.Helper()
+	var admins []*redis.Client
+	var nodes []locker.Client
+	for range 3 {
+		server := redistest.Start(t)
+		admin := server.Client(t)
+		if err := admin.Do(t.Context(), append(slices.Clone(user), change...)...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret", MaxRetries: -1})
+		t.Cleanup(func() { _ = client.Close() })
+		admins, nodes = append(admins, admin), append(nodes, client)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	quick := []locker.QuorumOption{locker.WithMaxTTL(30 * time.Second)}
+	_ = locker.EnrollRedlock(ctx, nodes, quick...)
+	for _, open := range []func() (*locker.Engine, error){
+		func() (*locker.Engine, error) { return locker.New(nodes[0]) },
+		func() (*locker.Engine, error) { return locker.NewReadWrite(nodes[0]) },
+		func() (*locker.Engine, error) { return locker.NewSemaphore(nodes[0], 2) },
+		func() (*locker.Engine, error) { return locker.NewRedlock(nodes, quick...) },
+	} {
+		one, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		visitEverything(ctx, one, two)
+		for _, l := range []*locker.Engine{one, two} {
+			closing, done := context.WithTimeout(context.Background(), time.Second)
+			_ = l.Close(closing)
+			done()
+		}
+		for _, admin := range admins {
+			refused += len(admin.ACLLog(t.Context(), 100).Val())
+		}
+		if refused > 0 {
+			return refused
+		}
+	}
+	// A subscription that hears nothing for some seconds asks the server whether it is there.
+	one, err := locker.New(nodes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := locker.New(nodes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease, err := one.Acquire(ctx, locker.Rule{Key: "order:5"}); err == nil {
+		_, _ = two.Acquire(ctx, locker.Rule{Key: "order:5", Wait: 4 * time.Second})
+		_ = lease.Release(ctx)
+	}
+	return len(admins[0].ACLLog(t.Context(), 100).Val())
+}
+
+// visitEverything uses two Lockers of one kind, and ignores all errors: the caller counts refusals.
+func visitEverything(ctx context.Context, one, two *locker.Engine) {
+	try := func(l *locker.Engine, rule locker.Rule, then func(*locker.Lease)) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if lease, err := l.Acquire(ctx, rule); err == nil {
+			if then != nil {
+				then(lease)
+			}
+			_ = lease.Release(ctx)
+		}
+	}
+	for _, mode := range []locker.Mode{locker.Exclusive, locker.Shared} {
+		rule := locker.Rule{Key: "order:1", Mode: mode, TTL: 200 * time.Millisecond}
+		try(one, rule, func(lease *locker.Lease) {
+			_ = lease.Extend(ctx, time.Second)
+			waiting := make(chan struct{})
+			for range 2 {
+				go func() {
+					try(two, locker.Rule{Key: "order:1", Wait: 700 * time.Millisecond, OnceFor: time.Second}, nil)
+					waiting <- struct{}{}
+				}()
+			}
+			<-time.After(300 * time.Millisecond) // the lease is renewed, and the others wait
+			_, _ = one.Inspect(ctx, "order:1")
+			_ = lease.Complete(ctx)
+			<-waiting
+			<-waiting
+		})
+	}
+	try(one, locker.Rule{Key: "order:2", KeepFor: 100 * time.Millisecond}, func(lease *locker.Lease) {
+		try(two, locker.Rule{Key: "order:2", Wait: locker.NoWait}, nil)
+		_ = two.Revoke(ctx, "order:2", lease.Fence(), "test")
+	})
+	_ = locker.RunAll(ctx, one, []locker.Rule{{Key: "order:3"}, {Key: "order:4"}}, func(context.Context) error { return nil })
 }
 
 // The documented line is one line. Pasted into redis-cli, it makes a user that can take locks and
