@@ -91,16 +91,20 @@ func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.C
 			client: func(dial dialer) redis.UniversalClient {
 				return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), Dialer: dial, ReadTimeout: 10 * time.Second})
 			},
-			listeners: func(channel string) (n int64) {
-				node, err := direct.MasterForKey(context.Background(), channel)
-				if err != nil {
-					return -1
-				}
-				return node.PubSubShardNumSub(context.Background(), channel).Val()[channel] +
-					node.PubSubNumSub(context.Background(), channel).Val()[channel]
-			},
+			listeners: clusterListeners(direct),
 		}
 	}, store)
+}
+
+func clusterListeners(direct *redis.ClusterClient) func(channel string) int64 {
+	return func(channel string) int64 {
+		node, err := direct.MasterForKey(context.Background(), channel)
+		if err != nil {
+			return -1
+		}
+		return node.PubSubShardNumSub(context.Background(), channel).Val()[channel] +
+			node.PubSubNumSub(context.Background(), channel).Val()[channel]
+	}
 }
 
 // No proxy can read the calls that are sent over TLS, so the laws on lost replies are left out.
@@ -127,6 +131,44 @@ func TestTheLawsHoldOverTLS(t *testing.T) {
 			checkLawsOn(t, over, store)
 		})
 	}
+}
+
+// The laws hold when all connections to a Sentinel set, or to a Cluster, are TLS connections: those
+// of clients, and those between the servers.
+func TestTheLawsHoldOverTLSOnSentinelAndCluster(t *testing.T) {
+	t.Parallel()
+	t.Run("Sentinel", func(t *testing.T) {
+		t.Parallel()
+		set := redistest.StartTLSSentinel(t)
+		direct := set.Client(t)
+		checkLawsOn(t, func(*testing.T) site {
+			return site{
+				direct: direct,
+				client: func(dialer) redis.UniversalClient {
+					return redis.NewFailoverClient(&redis.FailoverOptions{
+						MasterName: redistest.SentinelName, SentinelAddrs: set.Addrs(), TLSConfig: direct.Options().TLSConfig,
+					})
+				},
+				listeners: func(channel string) int64 {
+					return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
+				},
+			}
+		}, locktest.SingleStore)
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.StartTLSCluster(t)
+		direct := cluster.Client(t)
+		checkLawsOn(t, func(*testing.T) site {
+			return site{
+				direct: direct,
+				client: func(dialer) redis.UniversalClient {
+					return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs(), TLSConfig: direct.Options().TLSConfig})
+				},
+				listeners: clusterListeners(direct),
+			}
+		}, locktest.SingleStore)
+	})
 }
 
 // The first program of the README works over each kind of connection that a service may have: with

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,7 +20,9 @@ const SentinelName = "locks"
 // is not usable.
 type SentinelSet struct {
 	t         testing.TB
-	Servers   []*Server // the first master, and then its replicas
+	tls       *tls.Config // the configuration of its clients; nil: the set does not use TLS
+	args      []string    // the further arguments of its servers
+	Servers   []*Server   // the first master, and then its replicas
 	Sentinels []*Server
 }
 
@@ -38,6 +41,19 @@ func StartSentinel(t testing.TB, through ...func(master string) string) *Sentine
 	return s
 }
 
+// StartTLSSentinel does the work of [StartSentinel] for servers and Sentinels that accept only TLS
+// connections, from clients and from each other.
+func StartTLSSentinel(t testing.TB) *SentinelSet {
+	t.Helper()
+	config, args := certified(t)
+	s := &SentinelSet{tls: config, args: append(args, "--tls-replication", "yes")}
+	if err := s.start(nil); err != nil {
+		t.Fatal(errors.Join(err, s.Close()))
+	}
+	s.own(t)
+	return s
+}
+
 // LaunchSentinel starts a set outside of tests. The set runs until Close is called.
 func LaunchSentinel(through ...func(master string) string) (*SentinelSet, error) {
 	s := &SentinelSet{}
@@ -48,7 +64,8 @@ func LaunchSentinel(through ...func(master string) string) (*SentinelSet, error)
 }
 
 func (s *SentinelSet) start(through []func(string) string) error {
-	master, err := Launch(quickSync...)
+	args := append(slices.Clone(quickSync), s.args...)
+	master, err := launch(&Server{tls: s.tls, args: args})
 	if err != nil {
 		return err
 	}
@@ -59,14 +76,14 @@ func (s *SentinelSet) start(through []func(string) string) error {
 	}
 	host, port, _ := strings.Cut(addr, ":")
 	for range 2 {
-		replica, err := Launch(append([]string{"--replicaof", host, port}, quickSync...)...)
+		replica, err := launch(&Server{tls: s.tls, args: append([]string{"--replicaof", host, port}, args...)})
 		if err != nil {
 			return err
 		}
 		s.Servers = append(s.Servers, replica)
 	}
 	for range 3 {
-		sentinel, err := launch(&Server{args: []string{"--sentinel"}, config: fmt.Sprintf(`
+		sentinel, err := launch(&Server{tls: s.tls, args: append([]string{"--sentinel"}, s.args...), config: fmt.Sprintf(`
 sentinel monitor %[1]s %[2]s %[3]s 2
 sentinel down-after-milliseconds %[1]s 1000
 sentinel failover-timeout %[1]s 4000
@@ -131,7 +148,7 @@ func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 // ends.
 func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) *redis.Client {
 	t.Helper()
-	options := &redis.FailoverOptions{MasterName: SentinelName, SentinelAddrs: s.Addrs()}
+	options := &redis.FailoverOptions{MasterName: SentinelName, SentinelAddrs: s.Addrs(), TLSConfig: s.tls}
 	for _, change := range mod {
 		change(options)
 	}

@@ -53,6 +53,9 @@ func (v *verdict) violated(format string, args ...any) {
 	v.Violations = append(v.Violations, fmt.Sprintf(format, args...))
 }
 
+// oldWrite is part of the text of a violation.
+const oldWrite = "reached the database after fence"
+
 // lateness is how much later than its context or Wait an acquire may return. On a machine whose
 // processors are taken by others, a few calls are later than that. So some late calls are only
 // counted, unless one is later than tooLate.
@@ -249,7 +252,7 @@ func (v *verdict) checkWrites(h *history, rows []logged, final map[string]int64,
 				continue
 			}
 			if r.fence < fence {
-				v.violated("the write of %s with fence %d reached the database after fence %d", r.op, r.fence, fence)
+				v.violated("the write of %s with fence %d %s %d", r.op, r.fence, oldWrite, fence)
 			}
 			seen, fence = r.before, r.fence
 		}

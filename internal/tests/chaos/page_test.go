@@ -1,0 +1,350 @@
+package chaos_test
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"html"
+	"maps"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var writePage = flag.Bool("write", false, "TestThePageOfFaults writes docs/faults.md and docs/faults.svg from the file of -record")
+
+const pagePath, picturePath = "../../../docs/faults.md", "../../../docs/faults.svg"
+
+// The page of the faults is made from the record of a run, and from nothing else.
+func TestThePageOfFaults(t *testing.T) {
+	if !*writePage {
+		o := overlap{"a", "b", 7 * time.Millisecond, "FLUSHALL", 0, nil, nil}
+		planted := []*result{
+			{Round: round{Topology: oneServer, Kind: kindExclusive, Seed: 7}, Server: "Redis 7", Database: "pgx", Lasted: time.Minute, Troubles: 3,
+				Faults:  map[string]*faultStat{"FLUSHALL": {Injected: 3, Operations: 40, Overlaps: 1, Recovery: []time.Duration{5 * time.Millisecond}}},
+				Verdict: &verdict{Grants: 1234, Writes: 99, Stale: 4, Losses: 5, Told: 4, Overlaps: []overlap{o}},
+				Worst:   []bar{{Process: "w1", Label: "lost", From: 0, To: 9 * time.Millisecond, Fence: 12, Wrote: stale}}},
+			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
+		}
+		page, picture := pageOf(planted, "commit 1234", "a machine")
+		for _, want := range []string{"1,234 grants", "| FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |", "commit 1234", "a machine", "| redsync |", "| 50 | 2 |"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page lacks %q:\n%s", want, page)
+			}
+		}
+		if !strings.Contains(picture, "fence 12") {
+			t.Errorf("the picture lacks the fence:\n%s", picture)
+		}
+		return
+	}
+	file, err := os.Open(*record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var all []*result
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		res := &result{}
+		if err := json.Unmarshal(lines.Bytes(), res); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, res)
+	}
+	commit, err := exec.Command("git", "log", "-1", "--format=%h of %cs").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, picture := pageOf(all, strings.TrimSpace(string(commit)), machine())
+	for path, text := range map[string]string{pagePath: page, picturePath: picture} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // a page that everybody reads
+			t.Fatal(err)
+		}
+	}
+}
+
+func machine() string {
+	model := "unknown processor"
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(text)) {
+		if name, value, _ := strings.Cut(line, ":"); strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	return fmt.Sprintf("%d cores (%s), %s", runtime.NumCPU(), model, runtime.Version())
+}
+
+func thousands(n int) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+func percentile(of []time.Duration, p int) string {
+	if len(of) == 0 {
+		return "–"
+	}
+	slices.Sort(of)
+	d := of[min(len(of)-1, len(of)*p/100)]
+	return fmt.Sprintf("%d ms", d.Milliseconds())
+}
+
+func (s *faultStat) add(o *faultStat) {
+	s.Injected += o.Injected
+	s.Operations += o.Operations
+	s.Overlaps += o.Overlaps
+	s.Undocumented += o.Undocumented
+	s.Recovery = append(s.Recovery, o.Recovery...)
+}
+
+// pageOf returns the page and the picture of a recorded run.
+func pageOf(all []*result, commit, machine string) (page, picture string) {
+	sum, lasted, troubles := &verdict{}, time.Duration(0), 0
+	faults, cells := map[string]*faultStat{}, map[string]*faultStat{}
+	sets, servers, databases := map[string]*verdict{}, map[string]bool{}, map[string]bool{}
+	rounds := map[string]int{}
+	var seeds []uint64
+	var worst *result
+	longest := time.Duration(-1)
+	stat := func(m map[string]*faultStat, key string) *faultStat {
+		if m[key] == nil {
+			m[key] = &faultStat{}
+		}
+		return m[key]
+	}
+	for _, res := range all {
+		if res.Control != "" {
+			continue
+		}
+		sum.add(res.Verdict)
+		lasted, troubles = lasted+res.Lasted, troubles+res.Troubles
+		servers[res.Server], databases[res.Database] = true, true
+		seeds = append(seeds, res.Round.Seed)
+		set := res.Round.Topology + " | " + res.Round.Kind
+		if sets[set] == nil {
+			sets[set] = &verdict{}
+		}
+		sets[set].add(res.Verdict)
+		rounds[set]++
+		for name, s := range res.Faults {
+			stat(faults, name).add(s)
+			stat(cells, name+"/"+res.Round.Kind).add(s)
+		}
+		for _, o := range res.Verdict.Overlaps {
+			if o.Length > longest && len(res.Worst) > 0 {
+				longest, worst = o.Length, res
+			}
+		}
+	}
+	slices.Sort(seeds)
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("# What the locks do under faults")
+	line("")
+	line("<!-- Written by make soak, from the record of a run. Change internal/tests/chaos/page_test.go instead. -->")
+	line("")
+	line("Four processes with three callers each lock keys by the public API, and increment a register in a")
+	line("database under these locks, with sqllock. Meanwhile faults strike, one to three at a time. Each")
+	line("process writes down what it saw, by one monotonic clock: the grant, the fence, the last look at the")
+	line("context that said that it is alive, and the release. A checker compares all of this with the")
+	line("database. [guarantees.md](guarantees.md) says what is promised; this page shows one run.")
+	line("")
+	line("* **The run**: %d rounds in %v, %s, %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "), databaseNames(databases))
+	line("  at commit %s.", commit)
+	line("* **The machine**: %s. Other programs ran on it, too.", machine)
+	if len(seeds) > 0 {
+		line("* **The seeds**: %d to %d.", seeds[0], seeds[len(seeds)-1])
+	}
+	line("* **Repeat it**: `make soak` runs for an hour with a new seed, and writes this page anew. The rounds of one")
+	line("  seed: `go test ./internal/tests/chaos -run TestChaos -seed %d -round 16s -for 10m -v`.", cmp.Or(first(seeds), 1))
+	line("")
+	line("## What happened")
+	line("")
+	line("| | |")
+	line("|---|---|")
+	for _, row := range []struct {
+		what string
+		n    int
+	}{
+		{"grants", sum.Grants}, {"troubles, of one to three faults", troubles}, {"hand-offs between processes", sum.Handoffs},
+		{"increments that were committed", sum.Writes}, {"reads under Shared leases", sum.Reads},
+		{"**increments that were lost**", sum.LostUpdates},
+		{"writes that the database refused, because of an old fence", sum.Stale},
+		{"writes whose outcome stayed unknown to their caller, and that the database decided", sum.Unclear},
+		{"leases that ended before their release", sum.Losses}, {"of these, told before the next grant", sum.Told},
+		{"times when two believed to hold a lock, without the fence", len(sum.Overlaps)},
+		{"of these, outside of the windows that guarantees.md names", undocumented(sum)},
+		{"**writes of a former holder that reached the database**", oldWrites(sum)},
+		{"grants with a smaller fence than an earlier one, in such a window", sum.Behind},
+		{"acquires without a grant", sum.Waits},
+		{"of these, back more than 250 ms after their context or Wait", len(sum.Late)},
+		{"other violations", len(sum.Violations) - undocumented(sum)},
+	} {
+		line("| %s | %s |", row.what, thousands(row.n))
+	}
+	line("")
+	line("In short: %s grants, %s increments, %d lost.", thousands(sum.Grants), thousands(sum.Writes), sum.LostUpdates)
+	line("")
+	line("## Each fault")
+	line("")
+	line("*Operations* are grants, refusals and transactions during the fault or within a TTL (400 ms) after it. *Two")
+	line("holders* are the times when two believed to hold a lock: *documented* after a loss of data, a failover or a step of")
+	line("the server's clock. *Recovery* is the time from the end of the trouble until every key was granted again;")
+	line("the holds of other callers are part of it.")
+	line("")
+	line("| fault | injected | operations | two holders, documented | other | recovery p50 | p99 |")
+	line("|---|---|---|---|---|---|---|")
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		s := faults[name]
+		line("| %s | %d | %s | %d | %d | %s | %s |", name, s.Injected, thousands(s.Operations), s.Overlaps-s.Undocumented, s.Undocumented, percentile(s.Recovery, 50), percentile(s.Recovery, 99))
+	}
+	line("")
+	line("## Each fault and each kind of lock")
+	line("")
+	line("A cell has how often the fault was injected, and after the slash how often two held a lock meanwhile. All of")
+	line("these were in documented windows, if the last column of the table above has only zeros.")
+	line("")
+	kinds := []string{kindExclusive, kindReadWrite, kindReentrant, kindSemaphore, kindStriped, kindLead}
+	line("| fault | %s |", strings.Join(kinds, " | "))
+	line("|---|%s", strings.Repeat("---|", len(kinds)))
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		row := "| " + name
+		for _, kind := range kinds {
+			if s := cells[name+"/"+kind]; s != nil {
+				row += fmt.Sprintf(" | %d / %d", s.Injected, s.Overlaps)
+			} else {
+				row += " | –"
+			}
+		}
+		line("%s |", row)
+	}
+	line("")
+	line("## Each topology and each kind of lock")
+	line("")
+	line("| topology | kind | rounds | grants | hand-offs | increments | lost increments | refused old fences | leases lost | two holders | other violations |")
+	line("|---|---|---|---|---|---|---|---|---|---|---|")
+	for _, set := range slices.Sorted(maps.Keys(sets)) {
+		v := sets[set]
+		line("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d |", set, rounds[set], thousands(v.Grants), thousands(v.Handoffs), thousands(v.Writes), v.LostUpdates, v.Stale, v.Losses, len(v.Overlaps), len(v.Violations))
+	}
+	line("")
+	line("## Controls")
+	line("")
+	line("The same faults and the same checker, but one rule is left out, or another library locks. Here the checker must find")
+	line("violations, or the run above shows nothing. These libraries have no fences, so they do not promise what the")
+	line("column *lost increments* shows: their documents say that a lock ends with its time. They lock with the options of")
+	line("their READMEs and the same TTL. A holder checks that its lock is alive just before it reads and writes.")
+	line("")
+	line("| control | faults | grants | lost increments | two holders |")
+	line("|---|---|---|---|---|")
+	controlsOf(all, line)
+	line("")
+	if worst != nil {
+		line("## The longest time with two holders")
+		line("")
+		line("![holds of one key, and the faults](faults.svg)")
+		line("")
+		line("Round %d (%s, %s). Each bar is a hold of one key, from the grant to the last look that said", worst.Round.Seed, worst.Round.Topology, worst.Round.Kind)
+		line("that the lock is held. Two bars at the same time are two holders: for %v here.", longest.Round(time.Millisecond))
+		picture = draw(worst.Worst)
+	}
+	return b.String(), picture
+}
+
+// oldWrites counts the violations of this kind.
+func oldWrites(v *verdict) (n int) {
+	for _, text := range v.Violations {
+		if strings.Contains(text, oldWrite) {
+			n++
+		}
+	}
+	return n
+}
+
+func first(seeds []uint64) uint64 {
+	if len(seeds) == 0 {
+		return 0
+	}
+	return seeds[0]
+}
+
+func databaseNames(drivers map[string]bool) string {
+	var names []string
+	for _, d := range slices.Sorted(maps.Keys(drivers)) {
+		names = append(names, map[string]string{"pgx": "PostgreSQL", "sqlite": "SQLite"}[d])
+	}
+	return strings.Join(names, " and ")
+}
+
+func controlsOf(all []*result, line func(format string, args ...any)) {
+	sums, names := map[string]*verdict{}, []string{}
+	faults := map[string]string{}
+	for _, res := range all {
+		if res.Control == "" {
+			continue
+		}
+		if sums[res.Control] == nil {
+			sums[res.Control] = &verdict{}
+			names = append(names, res.Control)
+		}
+		sums[res.Control].add(res.Verdict)
+		faults[res.Control] = strings.Join(res.Round.Only, ", ")
+	}
+	for _, name := range names {
+		v := sums[name]
+		line("| %s | %s | %s | %d | %d |", name, faults[name], thousands(v.Grants), v.LostUpdates, len(v.Overlaps))
+	}
+}
+
+// draw returns an SVG of the bars, one row for each process.
+func draw(bars []bar) string {
+	const left, width, height = 90, 900, 22
+	var processes []string
+	end := time.Duration(1)
+	for _, b := range bars {
+		if !slices.Contains(processes, b.Process) {
+			processes = append(processes, b.Process)
+		}
+		end = max(end, b.To)
+	}
+	slices.Sort(processes)
+	var s strings.Builder
+	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n", left+width+10, (len(processes)+2)*height)
+	s.WriteString(`<rect width="100%" height="100%" fill="#ffffff"/>` + "\n")
+	x := func(d time.Duration) float64 { return left + float64(d)/float64(end)*width }
+	for i, p := range processes {
+		fmt.Fprintf(&s, `<text x="4" y="%d">%s</text>`+"\n", i*height+15, html.EscapeString(p))
+	}
+	for _, b := range bars {
+		row := slices.Index(processes, b.Process)
+		colour := map[string]string{"released": "#4c8f5b", "lost": "#c0504d", "unclear": "#c79b2e"}[b.Label]
+		label := fmt.Sprintf("fence %d, %s", b.Fence, cmp.Or(b.Label, "killed"))
+		if b.Wrote != "" {
+			label += ", its write: " + b.Wrote
+		}
+		if b.Process == "fault" {
+			colour, label = "#9aa5b1", b.Label
+		}
+		fmt.Fprintf(&s, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" fill-opacity="0.8"><title>%s</title></rect>`+"\n",
+			x(b.From), row*height+3, max(x(b.To)-x(b.From), 1.5), height-6, cmp.Or(colour, "#777777"), html.EscapeString(label))
+		if x(b.To)-x(b.From) > 120 {
+			fmt.Fprintf(&s, `<text x="%.1f" y="%d" fill="#000000">%s</text>`+"\n", x(b.From)+3, row*height+15, html.EscapeString(label))
+		}
+	}
+	for i := range 6 {
+		at := end * time.Duration(i) / 5
+		fmt.Fprintf(&s, `<text x="%.1f" y="%d" text-anchor="middle">%d ms</text>`+"\n", x(at), (len(processes)+1)*height, at.Milliseconds())
+	}
+	s.WriteString("</svg>\n")
+	return s.String()
+}
