@@ -68,7 +68,7 @@ func TestEachControlViolates(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			found, grants, tries, lasts := 0, 0, uint64(controlTries), 4*time.Second
 			if *record != "" {
-				tries, lasts = 3, 10*time.Second
+				tries, lasts = 2, *roundFor
 			}
 			for try := range tries {
 				r := c.round
