@@ -84,6 +84,10 @@ soak: tools ## the same for an hour on the system's server, and write docs/fault
 	.ci/chaos $(time)
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 
+.PHONY: mutants
+mutants: tools ## break the code in one line at a time, and see a test fail: half an hour
+	.ci/mutants
+
 # Each adapter has a target. Fuzzing starts with the corpus, which make test runs as well.
 fuzztime = 20s
 
@@ -92,7 +96,7 @@ fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz 
 	.ci/fuzz $(fuzztime) guided
 
 .PHONY: check
-check: format vet systems lint tidy arch generated vulnerable ## everything else that CI wants to be so
+check: format vet systems lint tidy arch generated vulnerable mutable ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -152,6 +156,10 @@ generate: tools ## write anew what protoc makes of the .proto files
 .PHONY: generated
 generated: tools ## is that what is committed?
 	.ci/generate -check
+
+.PHONY: mutable
+mutable: ## do the patches of make mutants still apply?
+	.ci/mutants --check
 
 .PHONY: bench
 bench: tools ## what locks cost, beside the floor and the peers: some 8 minutes on an idle machine
