@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -141,7 +142,7 @@ func TestTheHoldersTimeIsOverWhenDrainsContextEnds(t *testing.T) {
 		start := time.Now()
 		err := l.Drain(ctx)
 		checkElapsed(t, start, 5*time.Second, 0)
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 leases were still held") {
 			t.Fatal(err)
 		}
 		wantErr(t, context.Cause(lease.Context()), "a", locker.ErrClosed)
@@ -183,6 +184,59 @@ func TestCloseEndsADrain(t *testing.T) {
 			t.Errorf("Drain after Close returned %v", err)
 		}
 		release(t, lease)
+	})
+}
+
+// A holder that wants a further lock while Close ends its context is refused, and leaves nothing
+// for which a later Drain would wait.
+func TestDrainAfterACloseThatRefusedAHolderReturns(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.NewFromStore(store)
+		ran := make(chan error, 1)
+		go func() {
+			ran <- locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+				<-ctx.Done()
+				_, err := l.Acquire(context.WithoutCancel(ctx), locker.Rule{Key: "b"})
+				wantErr(t, err, "b", locker.ErrClosed)
+				return nil
+			})
+		}()
+		synctest.Wait()
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if err := l.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Only a lease of the same Locker, which has not ended, makes its caller a holder.
+func TestDrainRefusesCallersWithOtherLeases(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, other := lockertest.NewLocker(t, store), lockertest.NewLocker(t, lockertest.NewMemory())
+		kept, ended, foreign := acquire(t, l, locker.Rule{Key: "kept"}), acquire(t, l, locker.Rule{Key: "ended"}), acquire(t, other, locker.Rule{Key: "foreign"})
+		release(t, ended)
+		drained := make(chan error, 1)
+		go func() { drained <- l.Drain(t.Context()) }()
+		synctest.Wait()
+		for name, lease := range map[string]*locker.Lease{"of another Locker": foreign, "that has ended": ended} {
+			next, err := l.Acquire(context.WithoutCancel(lease.Context()), locker.Rule{Key: "new"})
+			if err == nil {
+				release(t, next)
+			}
+			t.Log("a lease " + name)
+			refusedByDrain(t, err, "new")
+		}
+		release(t, acquireInside(t, l, kept, locker.Rule{Key: "new"}))
+		release(t, kept)
+		if err := <-drained; err != nil {
+			t.Error(err)
+		}
+		release(t, foreign)
 	})
 }
 
