@@ -79,9 +79,10 @@ type lineModel struct {
 	workers []*proc.Child
 	tasks   int
 
-	begun     int64     // how many guarded tasks have begun
-	idleSince time.Time // since when the key is free and a task of it can run; zero: it is not so
-	worst     time.Duration
+	begun   int64         // how many guarded tasks have begun
+	idleFor time.Duration // for how long the key has been free although a task can run
+	looked  time.Time
+	worst   time.Duration
 }
 
 func newLineModel(t *testing.T, seed uint64, watches string) *lineModel {
@@ -213,30 +214,32 @@ func pause(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the time bet
 // watch watches the key for the time d after a step, and returns how long the key has been idle by
 // then. A step begins a new measurement.
 func (m *lineModel) watch(d time.Duration) time.Duration {
-	m.idleSince = time.Time{}
+	m.idleFor, m.looked = 0, time.Now()
 	for end := time.Now().Add(d); time.Now().Before(end); pause(10 * time.Millisecond) {
 		m.look()
 	}
-	if m.idleSince.IsZero() {
-		return 0
-	}
-	return time.Since(m.idleSince)
+	return m.idleFor
 }
 
+// look finds out whether the key is idle. If looks come late, the machine has other work, and the
+// processes of the model are late as well: so a look adds no more than lateLook to the idle time.
 func (m *lineModel) look() {
+	passed := min(time.Since(m.looked), lateLook)
+	m.looked = time.Now()
 	held, err := m.redis.Exists(m.t.Context(), m.name+":"+busyKey).Result()
 	must(m.t, err)
 	begun, err := m.redis.LLen(m.t.Context(), m.name+":begun").Result()
 	must(m.t, err)
 	if held > 0 || begun > m.begun || !m.canRun() {
-		m.begun, m.idleSince = begun, time.Time{}
+		m.begun, m.idleFor = begun, 0
 		return
 	}
-	if m.idleSince.IsZero() {
-		m.idleSince = time.Now()
-	}
-	m.worst = max(m.worst, time.Since(m.idleSince))
+	m.idleFor += passed
+	m.worst = max(m.worst, m.idleFor)
 }
+
+// lateLook is several times as long as the time between two looks on an idle machine.
+const lateLook = 50 * time.Millisecond
 
 // canRun reports whether a task of the key could run: it is guarded in every version, it waits, and
 // its queue is not paused. A task of a process that was killed is active until asynq recovers it.
@@ -266,9 +269,7 @@ func (m *lineModel) run(d, bound time.Duration) (idle time.Duration, steps []str
 		idle := m.watch(time.Duration(m.rng.IntN(800)) * time.Millisecond)
 		for 0 < idle && idle <= bound { // until a task begins
 			m.look()
-			if idle = 0; !m.idleSince.IsZero() {
-				idle = time.Since(m.idleSince)
-			}
+			idle = m.idleFor
 			pause(10 * time.Millisecond)
 		}
 		if idle > bound {
