@@ -48,7 +48,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
 	{"locker/store/storetest", "github.com/redis/go-redis/v9", "Losses is a hook that loses a Store's calls"},
 	{"locker/lead", "./locker", "a term is a lease"},
-	{"locker/idempotency", "./locker", "a response is stored under a lease"},
+	{"locker/idempotency", "./locker ./internal/typednil", "a response is stored under a lease; nil is refused where it is given"},
 	{"locker/idempotency", "github.com/redis/go-redis/v9", "one of its Stores keeps responses in Redis"},
 
 	{"locker/idempotency/storetest locker/lockertest locker/store/storetest", "testing/...", "only tests import them"},

@@ -127,10 +127,11 @@ func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 }
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
-// reason. A node that has shown no vote of the holder takes one back as well: its vote may have come
-// since, and could keep the lease alive together with a vote that is not taken back. The token of a
-// holder has one lease, so Revoke does not affect a lease that begins meanwhile. Keys that are kept
-// for KeepFor all have one token, so there each node takes back only the vote that it has shown.
+// reason. A node that has shown no vote of the holder takes one back as well: its vote may have
+// come since, and could keep the lease alive together with a vote that is not taken back. The token
+// of a holder has one lease, so Revoke does not affect a lease that begins meanwhile. Keys that are
+// kept for KeepFor all have one token, so there each node takes back only the vote that it has
+// shown.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
