@@ -22,6 +22,11 @@ golangci-lint = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 # Files that the tests need and no package manager has.
 cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 
+# On a machine with little disk, CI gives a folder for what only one step compiles; the step removes it.
+scratch =
+in-scratch = $(if $(scratch),GOCACHE=$(scratch)/$(1))
+forget = $(if $(scratch),rm -rf $(scratch)/$(1))
+
 # The server of the oldest Redis that users may have.
 redis-6.2 = $(cache)/redis-6.2
 
@@ -55,14 +60,16 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 	@# one command for each module compiles first, and nothing compiles while tests run.
 	@set -e; for module in $(modules); do \
 		echo "$$module compiles"; \
-		(cd $$module && go list -race -test -export ./... >/dev/null); \
+		(cd $$module && $(call in-scratch,race) go list -race -test -export ./... >/dev/null); \
 	done
-	$(test-go) --packages work -- -race -shuffle=on -timeout 20m
-	@echo "the root once more, with the oldest Go and the oldest dependencies"
-	$(alone) $(oldest) $(test-go) --packages ./... -- -shuffle=on -timeout 20m
+	$(call in-scratch,race) $(test-go) --packages work -- -race -shuffle=on -timeout 20m
 	@echo "the laws of all Stores on Redis 6.2, and a former master that serves on"
 	@.ci/install-servers redis-6.2 $(redis-6.2)
-	PATH="$(redis-6.2):$$PATH" $(test-go) --packages ./... -- -race -count=1 -run 'ObeysTheLaws|FormerMaster'
+	PATH="$(redis-6.2):$$PATH" $(call in-scratch,race) $(test-go) --packages ./... -- -race -count=1 -run 'ObeysTheLaws|FormerMaster'
+	@$(call forget,race)
+	@echo "the root once more, with the oldest Go and the oldest dependencies"
+	$(alone) $(oldest) $(call in-scratch,oldest) $(test-go) --packages ./... -- -shuffle=on -timeout 20m
+	@$(call forget,oldest)
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
@@ -112,8 +119,10 @@ vet: ## go vet, in all modules
 # compiled nowhere else. The tests, and latchctl, need processes of Unix.
 .PHONY: systems
 systems: ## do all modules build on macOS, tests included, and the packages for users on Windows?
-	GOOS=darwin GOARCH=arm64 go vet work
-	GOOS=windows GOARCH=amd64 go build $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/)
+	GOOS=darwin GOARCH=arm64 $(call in-scratch,systems) go vet work
+	@$(call forget,systems)
+	GOOS=windows GOARCH=amd64 $(call in-scratch,systems) go build $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/)
+	@$(call forget,systems)
 
 .PHONY: lint
 lint: ## the linters of .golangci.yml, in all modules
