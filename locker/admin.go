@@ -129,7 +129,8 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
 // vote, and for how long they will not vote. Like an acquire, Nodes also performs the steps that
 // let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
-// node. A Locker that is no quorum returns [ErrUnsupported].
+// node. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
+// why its waiters poll. A Store without subscriptions returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {
 	if ctx == nil {
 		return nil, errNil(OpInspect, "", "context", "context.Background()")

@@ -281,13 +281,10 @@ func (c *config) resolveUnits(r *Rule) error {
 // noUnits returns the reason why a Store with the capabilities can does not allow rules with a
 // Limit, or "" if it does.
 func noUnits(can store.Capabilities) string {
-	switch {
-	case can.Permits:
+	if can.Permits {
 		return ""
-	case can.Nodes != nil:
-		return "cannot be kept by a quorum: with 3 nodes and a Limit of 2, three holders could each have two of the three votes; use NewSemaphore on one server, or lock one of n keys"
 	}
-	return "need a Locker of NewSemaphore"
+	return "need a Locker of NewSemaphore, on one server: with 3 nodes and a Limit of 2, three holders could each have two of the three votes; with a quorum, lock one of n keys"
 }
 
 // leaseTTL returns the TTL that an acquire asks for. This TTL is at least KeepFor, which must

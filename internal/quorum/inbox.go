@@ -29,6 +29,8 @@ func (q hinted) Capabilities() store.Capabilities {
 type subscription interface {
 	store.Notifier
 	Address(key string) string // the address of the channel, even if it is not subscribed
+	Polls() string             // why waiters poll; "": they do not
+	Watch(report func(store.Warning))
 }
 
 // withSubscriptions makes the quorum a Notifier if all clients can subscribe.

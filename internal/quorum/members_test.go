@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -286,4 +287,39 @@ func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 			return
 		}
 	}
+}
+
+// A node that forbids subscriptions is named by a warning, and by Nodes.
+func TestAQuorumNamesTheNodeThatSendsNoMessages(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	enroll(t, clients(clientsOf(t, servers)))
+	holder := redlockOn(t, servers)
+	lease := acquire(t, holder, locker.Rule{Key: "order:1"})
+	if err := servers[1].Client(t).Do(t.Context(), "acl", "setuser", "default", "-subscribe").Err(); err != nil {
+		t.Fatal(err)
+	}
+	watched := newWarnings()
+	l := redlockOn(t, servers, locker.WithObserver(watched))
+	granted := make(chan *locker.Lease, 1)
+	go func() {
+		next, _ := l.Acquire(t.Context(), locker.Rule{Key: "order:1", Wait: time.Minute})
+		granted <- next
+	}()
+	eventually(t, "a warning names the node", func() bool {
+		return slices.ContainsFunc(watched.list(), func(w locker.Warning) bool {
+			return w.Code == "no-messages" && strings.Contains(w.Text, servers[1].Addr())
+		})
+	})
+	nodes, err := l.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range nodes {
+		if (n.Polls != "") != (i == 1) {
+			t.Errorf("node %d: %q", i, n.Polls)
+		}
+	}
+	release(t, lease)
+	release(t, <-granted)
 }

@@ -238,8 +238,16 @@ func (q *quorum) warn(code string, i int, text string) {
 	}
 }
 
-// Watch makes the quorum report changes of its nodes' standing.
-func (q *quorum) Watch(report func(store.Warning)) { q.report = report }
+// Watch makes the quorum report changes of its nodes' standing, and the nodes from which no
+// messages come.
+func (q *quorum) Watch(report func(store.Warning)) {
+	q.report = report
+	for i, n := range q.nodes {
+		if n.subscription != nil {
+			n.subscription.Watch(func(w store.Warning) { q.warn(w.Code, i, w.Text) })
+		}
+	}
+}
 
 // Nodes looks at all nodes, makes the changes that are due, and returns the state of each node.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
@@ -256,6 +264,9 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 		all[i] = store.Node{Index: i, Addr: n.addr, State: m.state, Left: m.remaining, Offset: q.clocks.offset(i)}
 		if m.reason != nil {
 			all[i].Reason = m.reason.Error()
+		}
+		if n.subscription != nil {
+			all[i].Polls = n.subscription.Polls()
 		}
 	}
 	return all, ctx.Err()

@@ -14,6 +14,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // behind returns a client that reaches the server through a proxy with these restrictions.
@@ -82,10 +83,45 @@ func TestAServerWithoutMessagesInScriptsServesWaitersThatPoll(t *testing.T) {
 		if seen[0].count("no-messages") != 1 || seen[1].count("no-messages") != 1 {
 			t.Errorf("%s: warnings %v and %v", name, seen[0].codes, seen[1].codes)
 		}
+		if polls := pollsOf(t, pair[1]); !strings.Contains(polls, "forbids messages") {
+			t.Errorf("%s: Nodes says %q", name, polls)
+		}
 	}
 	if n := proxy.Subscriptions.Load(); n != 0 {
 		t.Errorf("%d subscriptions to messages that nobody sends", n)
 	}
+}
+
+// pollsOf returns what Nodes says about the waiters of l, which has one server.
+func pollsOf(t *testing.T, l *locker.Engine) string {
+	t.Helper()
+	nodes, err := l.Nodes(t.Context())
+	if err != nil || len(nodes) != 1 || nodes[0].State != store.NodeVotes {
+		t.Fatal(nodes, err)
+	}
+	return nodes[0].Polls
+}
+
+// Nodes says why waiters poll as soon as the server has refused a subscription.
+func TestNodesSaysWhyWaitersPoll(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	if err := admin.Do(t.Context(), "acl", "setuser", "default", "-subscribe").Err(); err != nil {
+		t.Fatal(err)
+	}
+	l := newSingle(t, server.Client(t))
+	release(t, acquire(t, l, locker.Rule{Key: "order:2"}))
+	holder := acquire(t, newSingle(t, server.Client(t)), locker.Rule{Key: "order:1"})
+	if polls := pollsOf(t, l); polls != "" {
+		t.Errorf("nobody waits: %q", polls)
+	}
+	waiter := queues(t, l, locker.Rule{Key: "order:1"}, admin)
+	if polls := pollsOf(t, l); !strings.Contains(polls, "allow SUBSCRIBE") {
+		t.Errorf("forbidden: %q", polls)
+	}
+	release(t, holder)
+	release(t, waiter.Granted(5*time.Second))
 }
 
 // Both sets of scripts are made of the same files. No script without messages contains a word that
@@ -170,6 +206,9 @@ func TestSubscriptionsOnAnotherServerMakeWaitersPoll(t *testing.T) {
 	holder := acquire(t, newSingle(t, server.Client(t)), locker.Rule{Key: "order:1"})
 	waiter := queues(t, l, locker.Rule{Key: "order:1"}, server.Client(t))
 	locktest.Eventually(t, "the Locker says that it polls", func() bool { return seen.count("no-messages") == 1 })
+	if polls := pollsOf(t, l); !strings.Contains(polls, "see no subscriber") {
+		t.Errorf("Nodes says %q", polls)
+	}
 	release(t, holder)
 	release(t, waiter.Granted(10*time.Second))
 	if n := proxy.Subscriptions.Load(); n < 1 || n > 5 {

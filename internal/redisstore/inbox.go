@@ -285,6 +285,21 @@ func (s *Subscriptions) Watch(report func(store.Warning)) {
 	s.warn = func(w store.Warning) { once.Do(func() { report(w) }) }
 }
 
+// Polls returns why waiters poll; "" means that they get messages, or that nobody has waited yet.
+func (s *Subscriptions) Polls() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.forbidden != nil || s.refused != nil {
+		return noMessages.Text
+	}
+	for _, sh := range s.slots {
+		if sh.isDeaf() {
+			return unseen.Text
+		}
+	}
+	return ""
+}
+
 // channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 

@@ -114,6 +114,9 @@ func (s *Store) Capabilities() store.Capabilities {
 	}
 	if s.inbox != nil {
 		can.Notifier, can.Watch = s.inbox, s.inbox.Watch
+		can.Nodes = func(context.Context) ([]store.Node, error) {
+			return []store.Node{{State: store.NodeVotes, Polls: s.inbox.Polls()}}, nil
+		}
 	}
 	switch s.kind {
 	case forOne:

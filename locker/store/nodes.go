@@ -36,7 +36,7 @@ const (
 	NodeUnreachable NodeState = "unreachable"
 )
 
-// Node is the state of one node of a quorum, as this process sees it.
+// Node is the state of one node of a quorum, or of the only server, as this process sees it.
 type Node struct {
 	Index  int    // the place in the list of clients, from 0
 	Addr   string // the address that the node's client connects to; "" when it is not known
@@ -46,4 +46,6 @@ type Node struct {
 	// not known.
 	Left   time.Duration
 	Offset time.Duration // the difference between the node's clock and the median of all nodes' clocks
+	// Why this process' waiters poll, and get no messages from the node; "" while they get them.
+	Polls string
 }
