@@ -70,7 +70,8 @@ func launchFrom(folder string) (server, error) {
 	return launchServer()
 }
 
-// versionOf returns the name and the version of a server. A Valkey also says which Redis it replaces.
+// versionOf returns the name and the version of a server. A Valkey also says which Redis it is
+// compatible with.
 func versionOf(ctx context.Context, srv server) string {
 	info := srv.witness.InfoMap(ctx, "server")
 	for _, name := range []string{"valkey", "redict", "redis"} {
