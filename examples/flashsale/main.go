@@ -5,7 +5,8 @@
 //	go run ./examples/flashsale
 //	go run ./examples/flashsale -http 127.0.0.1:7321
 //
-// With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read locks.go first, because it has the three guards of a purchase side by side.
+// With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read locks.go
+// first, because it has the three guards of a purchase side by side.
 package main
 
 import (
@@ -76,6 +77,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	printFoot(stdout, s, results)
+	if newBar(stdout).out != io.Discard { // a person at a terminal
+		fmt.Fprintln(stdout, "\nOn a page, where you pause and kill the holder yourself: go run ./examples/flashsale -http 127.0.0.1:7321")
+	}
 	if s.trace {
 		printTrace(stdout, request)
 	}

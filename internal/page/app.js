@@ -220,14 +220,22 @@
         if (p.n && z > 0) g.fillRect(a, base - (strip - 4) * p.n / top, Math.max(z - a, 1), (strip - 4) * p.n / top);
       });
     }
-    const lastOf = {};
-    for (const m of l.marks) {
+    const lastOf = {}, loud = m => m.kind === "refused" || m.kind === "kill";
+    for (const m of [...l.marks].sort((a, b) => loud(a) - loud(b))) { // nothing hides a refusal
       if (m.at < now - windowMs) continue;
       const row = rowsOfLane === 1 ? 0 : Math.max(l.rows.indexOf(m.who), 0), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
       const near = m.kind + row;
       if (mx - lastOf[near] < (m.kind === "renew" ? 4 : 9)) continue; // they would hide each other
       lastOf[near] = mx;
       mark(g, m.kind, mx, y);
+      if (loud(m)) {
+        const text = m.kind === "kill" ? "killed" : "refused by the fence", wide = g.measureText(text).width;
+        const tx = mx + wide + 18 < right ? mx + 12 : mx - wide - 14;
+        g.fillStyle = paint.card;
+        g.fillRect(tx - 2, y - 8, wide + 4, 16);
+        g.fillStyle = m.kind === "kill" ? paint.bad : paint.good;
+        g.fillText(text, tx, y + .5);
+      }
     }
     if (hidden) {
       g.fillStyle = paint.soft;
