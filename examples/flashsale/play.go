@@ -59,18 +59,8 @@ func (s *sale) perform(ctx context.Context, st *stage) ([]page.Card, map[string]
 		if err := sleep(ctx, time.Until(start.Add(c.at))); err != nil {
 			return nil, nil, err
 		}
-		// Whether somebody holds the lock at that moment is chance, and it does not last.
-		for deadline := time.Now().Add(5 * time.Second); ; {
-			err := st.do(c.button)
-			if err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				return nil, nil, err
-			}
-			if err := sleep(ctx, 20*time.Millisecond); err != nil {
-				return nil, nil, err
-			}
+		if err := st.do(c.button); err != nil {
+			return nil, nil, err
 		}
 	}
 	if st.length == 0 {

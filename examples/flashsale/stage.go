@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -133,7 +134,7 @@ func (s *stage) start(cfg actorConfig) error {
 		for lines.Scan() {
 			var e page.Event
 			if json.Unmarshal(lines.Bytes(), &e) == nil {
-				s.note(e)
+				s.note(c, e)
 			}
 		}
 	})
@@ -141,9 +142,12 @@ func (s *stage) start(cfg actorConfig) error {
 }
 
 // note shows an event of an actor, and what follows from it for the others.
-func (s *stage) note(e page.Event) {
+func (s *stage) note(c *child, e page.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.gone {
+		return // what it said before it was killed is late
+	}
 	switch e.Kind {
 	case page.Hold:
 		if old := s.holders[e.Lane]; old != "" && old != e.Who && s.isPaused(e.Lane, old) {
@@ -187,50 +191,56 @@ func (s *stage) childOf(mode, who string) *child {
 // pauseLength is longer than the TTL of each scene that has the button.
 const pauseLength = 2500 * time.Millisecond
 
-// do does what a button says, in all modes.
+// do does what a button says, in all modes. Holders change all the time, so in each mode do waits
+// for a moment at which somebody holds the lock.
 func (s *stage) do(button string) error {
 	if button == "flush" {
 		return s.flush()
 	}
-	hit := 0
-	for _, way := range ways {
-		s.mu.Lock()
-		who := s.holders[way.name]
-		c := s.childOf(way.name, who)
-		if c != nil && c.paused {
-			c = nil
-		}
-		var err error
-		switch {
-		case c == nil:
-		case button == "pause":
-			if err = c.process.Pause(); err == nil {
-				c.paused = true
-				s.show(page.Event{Lane: way.name, Who: who, Kind: page.Pause, Text: fmt.Sprintf("is paused for %v", pauseLength)})
-				time.AfterFunc(pauseLength, func() { s.resume(c, who) })
+	var work sync.WaitGroup
+	hits, errs := make([]bool, len(ways)), make([]error, len(ways))
+	for i, way := range ways {
+		work.Go(func() {
+			for end := time.Now().Add(2 * time.Second); !hits[i] && errs[i] == nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				hits[i], errs[i] = s.hit(way.name, button)
 			}
-		case button == "kill":
-			c.gone = true
-			if err = c.process.Kill(); err == nil {
-				s.show(page.Event{Lane: way.name, Who: who, Kind: page.Kill, Text: "was killed"})
-				delete(s.holders, way.name)
-				s.killed[way.name] = time.Now()
-				s.kills[way.name]++
-				s.replace(c)
-			}
-		}
-		s.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		if c != nil {
-			hit++
-		}
+		})
 	}
-	if hit == 0 {
-		return errors.New("nobody holds a lock at this moment; try again")
+	work.Wait()
+	if !slices.Contains(hits, true) {
+		errs = append(errs, errors.New("nobody holds a lock at this moment; try again"))
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// hit pauses or kills the holder of a mode. It reports whether there was one.
+func (s *stage) hit(mode, button string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	who := s.holders[mode]
+	c := s.childOf(mode, who)
+	if c == nil || c.paused {
+		return false, nil
+	}
+	if button == "pause" {
+		if err := c.process.Pause(); err != nil {
+			return false, err
+		}
+		c.paused = true
+		s.show(page.Event{Lane: mode, Who: who, Kind: page.Pause, Text: fmt.Sprintf("is paused for %v", pauseLength)})
+		time.AfterFunc(pauseLength, func() { s.resume(c, who) })
+		return true, nil
+	}
+	c.gone = true
+	if err := c.process.Kill(); err != nil {
+		return false, err
+	}
+	s.show(page.Event{Lane: mode, Who: who, Kind: page.Kill, Text: "was killed"})
+	delete(s.holders, mode)
+	s.killed[mode] = time.Now()
+	s.kills[mode]++
+	s.replace(c)
+	return true, nil
 }
 
 func (s *stage) resume(c *child, who string) {
