@@ -34,9 +34,9 @@ The page changes nothing. It shows the latchctl break line to copy. It has no to
 no keys but those that match PATTERN.
 
 The cost on the server is bounded, however many browsers watch: --rate commands a second,
-and one walk over all keys (SCAN), after which web pauses for ten times what it took. A
-look at 10000 locked keys takes 20 seconds at the default rate; the busiest keys are
-looked at every second.
+and a walk over all keys (SCAN, TYPE, GETRANGE), after which web pauses for ten times what
+it took. A look at 10000 locked keys takes 20 seconds at the default rate; the busiest
+keys are looked at every second.
 
 The page listens on this machine only, unless --listen says otherwise. It asks for no
 password, so put it behind a proxy that does, and name the proxy's host with --host.`,
@@ -56,7 +56,7 @@ password, so put it behind a proxy that does, and name the proxy's host with --h
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:7320", "the address of the page; port 0 takes a free one")
 	c.Flags().StringArrayVar(&hosts, "host", nil, "a name of this server besides localhost; repeat it")
 	c.Flags().DurationVar(&w.every, "every", time.Second, "the pause between two looks at the busiest keys")
-	c.Flags().IntVar(&w.rate, "rate", 500, "how many commands a second the server gets at most, beside SCAN")
+	c.Flags().IntVar(&w.rate, "rate", 500, "how many keys a second are looked at, at most")
 	return c
 }
 

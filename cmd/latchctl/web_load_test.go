@@ -35,11 +35,13 @@ func TestWebShowsTenThousandKeysAndAThousandWaiters(t *testing.T) {
 	work.Wait()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); work.Wait() })
-	for i := range waiters {
-		waiting := locktest.Single(t, client)
-		work.Go(func() { // ends with ctx
-			_, _ = waiting.Acquire(ctx, locker.Rule{Key: fmt.Sprintf("order:%05d", i%queues), Metadata: fmt.Sprint("waiter ", i)})
-		})
+	for process := range waiters / queues {
+		waiting := locktest.Single(t, server.Client(t))
+		for i := range queues {
+			work.Go(func() { // ends with ctx
+				_, _ = waiting.Acquire(ctx, locker.Rule{Key: fmt.Sprintf("order:%05d", i), Metadata: fmt.Sprint("process ", process)})
+			})
+		}
 	}
 	locktest.Eventually(t, "all wait", func() bool {
 		n := 0
