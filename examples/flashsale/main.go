@@ -5,8 +5,8 @@
 //	go run ./examples/flashsale
 //	go run ./examples/flashsale -http 127.0.0.1:7321
 //
-// With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read locks.go
-// first, because it has the three guards of a purchase side by side.
+// With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read
+// locks.go first, because it has the three guards of a purchase side by side.
 package main
 
 import (
