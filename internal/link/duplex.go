@@ -112,8 +112,8 @@ const (
 	// yieldFrom is the number of calls from which on the writer lets other callers run before it
 	// writes, so that their calls are in the same write.
 	yieldFrom = 16
-	// fewExpected is the largest number of expected answers with which a caller that sleeps becomes
-	// the reader. With more answers, a goroutine of the pool changes less often.
+	// fewExpected is the largest number of expected answers with which a caller sleeps in send, and
+	// may become the reader. With more answers, a goroutine of the pool changes less often.
 	fewExpected = 2
 	// checkAfter is the age of the last answer after which a connection may have ended unnoticed.
 	checkAfter = time.Second
@@ -151,11 +151,11 @@ func (d *duplex) send(c *Call) bool {
 	d.write(2)
 	switch {
 	case w != d.wire || c.fate.Load() != underWay || w.head == len(w.slots):
-	case w.reading:
-		d.sleep(w, c)
-	default:
+	case !w.reading:
 		w.reading = true
 		d.read(w, c)
+	case len(w.slots)-w.head <= fewExpected:
+		d.sleep(w, c)
 	}
 	d.expect(w)
 	return true
