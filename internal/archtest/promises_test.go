@@ -16,7 +16,6 @@ import (
 // and in the comments of the exported names of package locker. A sentence of a document may link to
 // its test instead. words is a part of the sentence, with one space between the words.
 var promises = []struct{ words, tests string }{
-	{"and each wait is a span", "TestSpansNestAsTheWorkDoes"},
 	{"So every grant has a *fence*", "TestFencesGrowAlsoWhenTheServerForgets"},
 	{"the process asks the server at once", "TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes"},
 	{"all leases are renewed at once, and a lease that is never renewed", "TestAClockThatIsSetForwardCostsNoLease TestALeaseThatIsNotRenewedEndsByTheWallClock"},
