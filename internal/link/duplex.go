@@ -28,14 +28,14 @@ import (
 //	         to a caller that sleeps until its answer comes, if there are few callers.
 //
 // A goroutine of Links.Pool takes a role that no caller can take: for calls whose callers do not
-// wait, and from callers that hand a role on. So a few callers write and read by themselves. While answers are expected, there is
-// always a reader. While calls are listed and can be written, there is always a writer, or a
-// goroutine that will write.
+// wait, and from callers that hand a role on. So a few callers write and read by themselves. While
+// answers are expected, there is always a reader, or a writer that will read. While calls are
+// listed and can be written, there is always a writer, or a goroutine that will write.
 //
-// Behind each call, a PING with a marker is written, which the server repeats behind the answer: see
-// [wire.next]. An answer without its marker ends the connection, and so does an answer that does not
-// come within the limit: all calls on it are unclear, and later calls use another connection. All
-// fields are guarded by link.mu.
+// Behind each call, an ECHO with a marker is written, which the server repeats behind the answer:
+// see slot.next. An answer without its marker ends the connection, and so does an answer that does
+// not come within the limit: all calls on it are unclear, and later calls use another connection.
+// All fields are guarded by link.mu.
 type duplex struct {
 	link *link
 	dial func(context.Context) (net.Conn, func(), error) // makes a connection, and a function that closes it
@@ -232,9 +232,9 @@ func (d *duplex) Run() {
 	}
 }
 
-// expect makes sure that w has a reader if answers are expected. A caller that is writing becomes the
-// reader after its write, because a write is short; if it blocks, the watch calls appoint. The caller
-// holds link.mu.
+// expect makes sure that w has a reader if answers are expected. A caller that is writing becomes
+// the reader after its write, because a write is short; if it blocks, the watch calls appoint. The
+// caller holds link.mu.
 func (d *duplex) expect(w *wire) {
 	if !w.writing {
 		d.appoint(w)

@@ -191,8 +191,8 @@ func TestCallsBehindADeadConnectionAreUnclearSoon(t *testing.T) {
 	}
 }
 
-// A proxy may drop a reply, or pass one on twice, and then go on. No call gets the answer to another
-// call: the answers behind the fault do not match, so these calls are unclear.
+// A proxy may drop a reply, or pass one on twice, and then go on. No call gets the answer to
+// another call: the answers behind the fault do not match, so these calls are unclear.
 func TestNoCallGetsTheAnswerToAnotherCall(t *testing.T) {
 	t.Parallel()
 	proxy := chaos.NewProxy(t, redistest.Start(t).Addr())
@@ -223,8 +223,8 @@ func TestNoCallGetsTheAnswerToAnotherCall(t *testing.T) {
 	}
 }
 
-// putTogether makes n calls at the same time, call i for the key key(i), without reading for them. It
-// returns the errors of the calls that failed, and compares the answers of the others.
+// putTogether makes n calls at the same time, call i for the key key(i), without reading for them.
+// It returns the errors of the calls that failed, and compares the answers of the others.
 func putTogether(t *testing.T, ls *Links, n int, key func(i int) string) (failed []error) {
 	t.Helper()
 	var calls []*Call

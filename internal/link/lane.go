@@ -173,9 +173,9 @@ func (ln *lane) oldestTime() time.Time {
 // takeBatch removes the calls of the next flight from the list, appends them to the slice into, and
 // returns the result. It takes the calls of the most urgent class first, and in each class the
 // oldest call first. A server executes all commands that it has received from one connection before
-// it looks at the next connection: five renewals of 100 leases each would delay all other calls for a
-// millisecond or two. So at most one large call is under way, and one more for each millisecond of a
-// round trip. The parameter large is how many are under way on the connection already.
+// it looks at the next connection: five renewals of 100 leases each would delay all other calls for
+// a millisecond or two. So at most one large call is under way, and one more for each millisecond
+// of a round trip. The parameter large is how many are under way on the connection already.
 func (ln *lane) takeBatch(into []*Call, large int) []*Call {
 	ln.listLater()
 	most, room := mostCalls, mostBytes

@@ -93,8 +93,8 @@ func codeOf(err error) string {
 	return code
 }
 
-// parseAnswer returns the first reply in b that is no push, and the size of b up to its end. The size
-// is 0 while this reply is incomplete.
+// parseAnswer returns the first reply in b that is no push, and the size of b up to its end. The
+// size is 0 while this reply is incomplete.
 func parseAnswer(b []byte) (r reply, size int, err error) {
 	for size < len(b) {
 		r, n, err := parseReply(b[size:])

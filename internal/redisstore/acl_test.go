@@ -194,7 +194,9 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 	quick := []locker.QuorumOption{locker.WithMaxTTL(30 * time.Second)}
 	_ = locker.EnrollRedlock(ctx, nodes, quick...)
 	for _, open := range []func() (*locker.Engine, error){
-		func() (*locker.Engine, error) { return locker.Open("redis://locks:secret@" + nodes[0].(*redis.Client).Options().Addr) },
+		func() (*locker.Engine, error) {
+			return locker.Open("redis://locks:secret@" + nodes[0].(*redis.Client).Options().Addr)
+		},
 		func() (*locker.Engine, error) { return locker.New(nodes[0]) },
 		func() (*locker.Engine, error) { return locker.NewReadWrite(nodes[0]) },
 		func() (*locker.Engine, error) { return locker.NewSemaphore(nodes[0], 2) },
