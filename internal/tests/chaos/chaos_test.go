@@ -217,10 +217,13 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("seed %d: %d rounds, %d troubles, %d grants, %d hand-offs, %d increments, %d stale, %d unclear, %d leases lost, of these %d told before the next grant, %d unanswered, %d overlaps",
 		seed, rounds, troubles, sum.Grants, sum.Handoffs, sum.Writes, sum.Stale, sum.Unclear, sum.Losses, sum.Told, sum.Unanswered, len(sum.Overlaps))
-	// A run in which little has happened shows nothing.
+	// A run in which little has happened shows nothing. A few rounds may have no fault that costs a
+	// lease or an answer.
+	long := rounds >= 8
 	for what, is := range map[string]bool{
-		"grants": sum.Grants >= 100*rounds, "faults": troubles >= 2*rounds, "increments": sum.Writes >= 5*rounds || rounds == 1,
-		"lost leases": sum.Losses > 0, "hand-offs": sum.Handoffs >= rounds, "unclear answers": sum.Unclear+sum.Unanswered > 0,
+		"grants": sum.Grants >= 50*rounds, "faults": troubles >= 2*rounds, "hand-offs": sum.Handoffs >= rounds,
+		"increments":  !long || sum.Writes >= 10*rounds,
+		"lost leases": !long || sum.Losses >= rounds/4, "unclear answers": !long || sum.Unclear+sum.Unanswered >= rounds/4,
 	} {
 		if !is {
 			t.Errorf("the run is void: too few %s", what)
