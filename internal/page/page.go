@@ -128,7 +128,7 @@ func (p *Page) Set(name string, v any) {
 func (p *Page) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timeline.clear()
+	p.clear()
 }
 
 // JSON makes GET path reply with what f returns.

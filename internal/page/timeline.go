@@ -87,7 +87,7 @@ func (t *timeline) clear() {
 func (p *Page) Add(e Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.timeline.add(e, time.Now())
+	p.add(e, time.Now())
 }
 
 func (t *timeline) add(e Event, now time.Time) {
@@ -105,12 +105,11 @@ func (t *timeline) add(e Event, now time.Time) {
 	t.seq++
 	e.Seq = t.seq
 	switch b := (bar{e.Lane, e.Who}); e.Kind {
-	case Wait, Hold, Stale:
+	case Wait, Hold, Stale, Queue:
 		t.open[b] = e
 	case Free, Kill:
 		delete(t.open, b)
-	case Queue:
-		t.open[b] = e
+	default: // a mark on a bar
 	}
 	if t.events = append(t.events, e); len(t.events) > 2*history {
 		t.events = slices.Clone(t.events[history:])
@@ -141,6 +140,7 @@ func (t *timeline) admit(e Event) bool {
 		if open {
 			return true
 		}
+	default:
 	}
 	t.drawnNow++
 	return t.drawnNow <= drawn

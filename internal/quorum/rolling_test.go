@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func callers(t *testing.T, servers []*redistest.Server, opts ...locker.QuorumOpt
 // These are the rows of the table on restarts in docs/operations.md, under load.
 func TestTheRestartsOfThreeNodesDoWhatTheDocumentsSay(t *testing.T) {
 	t.Parallel()
-	opts := append(brief[:len(brief):len(brief)], locker.WithNodeTimeout(500*time.Millisecond))
+	opts := append(slices.Clip(brief), locker.WithNodeTimeout(500*time.Millisecond))
 	servers := enrolled(t, 3, opts...)
 	l := redlockOn(t, servers, opts...)
 	grants := callers(t, servers, opts...)
