@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +54,7 @@ func (w *world) migrate() {
 // result is what a round has shown.
 type result struct {
 	Control  string // the name of the control; "": the rounds of TestChaos
+	Commit   string // of the code that ran
 	Round    round
 	Server   string
 	Database string
@@ -257,6 +260,11 @@ func keep(t *testing.T, res *result) {
 	if *record == "" {
 		return
 	}
+	commit, err := exec.CommandContext(t.Context(), "git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Commit = strings.TrimSpace(string(commit))
 	text, err := json.Marshal(res)
 	if err != nil {
 		t.Fatal(err)
