@@ -28,13 +28,11 @@ type nemesis struct {
 	alone bool // it does not go together with other faults
 }
 
-func always(*world) bool        { return true }
-func onOneServer(w *world) bool { return w.Topology == oneServer }
-func onSentinel(w *world) bool  { return w.sentinel != nil }
-func onCluster(w *world) bool   { return w.cluster != nil }
-func onQuorum(w *world) bool    { return w.quorum() }
-func withClock(w *world) bool   { return len(w.clocks) > 0 }
-func blank(w *world) bool       { return len(w.clocks) > 0 && !w.durable }
+func always(*world) bool       { return true }
+func onSentinel(w *world) bool { return w.sentinel != nil }
+func onCluster(w *world) bool  { return w.cluster != nil }
+func withClock(w *world) bool  { return len(w.clocks) > 0 }
+func blank(w *world) bool      { return len(w.clocks) > 0 && !w.durable }
 
 const workerStopped = "worker stopped (SIGSTOP)"
 

@@ -147,13 +147,13 @@ func (w *worker) visit(rng *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	h.asked = now()
-	switch rng.IntN(8) {
-	case 0:
+	switch n := rng.IntN(8); {
+	case n == 0 && w.Library == "":
 		rule.Wait = locker.NoWait
 		patience = time.Second // so long it asks a server that does not answer
-	case 1, 2, 3:
+	case n < 4 && w.Library == "":
 		rule.Wait = patience
-	default:
+	default: // other libraries know no Wait
 		defer time.AfterFunc(patience, cancel).Stop()
 	}
 	g, err := w.locks.acquire(ctx, rule)

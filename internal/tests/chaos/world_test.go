@@ -107,7 +107,7 @@ func newWorld(t *testing.T, r round) *world {
 
 // historyFolder returns a folder that stays when the test has failed.
 func historyFolder(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "chaos")
+	dir, err := os.MkdirTemp("", "chaos") //nolint:usetesting // t.TempDir would remove the histories of a failure
 	if err != nil {
 		t.Fatal(err)
 	}
