@@ -194,8 +194,8 @@ func (o *ours) close(ctx context.Context) error { return o.engine.Close(ctx) }
 // errPeerLost says that a lock was lost.
 var errPeerLost = errors.New("the lock was lost")
 
-// peer opens the locks of another library as its README shows, with the TTL of the round and shorter
-// pauses between tries. Its holders look at what their library tells them about the lock.
+// peer opens the locks of another library as its README shows, with the TTL of the round and
+// shorter pauses between tries. Its holders look at what their library tells them about the lock.
 func (w *worker) peer() (library, error) {
 	switch w.Library {
 	case "redislock":

@@ -157,7 +157,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("database. [guarantees.md](guarantees.md) says what is promised; this page shows one run.")
 	line("")
 	line("* **The run**: %d rounds with faults for %v in all, on %s, with %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "), databaseNames(databases))
-	line("  at commit %s. A longer run shows more.", strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
+	line("  with the locks of commit %s. A longer run shows more.", strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
 	line("* **The machine**: %s. Other programs may have run on it.", machine)
 	if len(seeds) > 0 {
 		line("* **The seeds**: %d to %d, one for each round.", seeds[0], seeds[len(seeds)-1])
@@ -257,8 +257,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		line("")
 		line("![holds of one key, and the faults](faults.svg)")
 		line("")
-		line("Round %d (%s, %s). Each bar is a hold of one key, from the grant to the last look that", worst.Round.Seed, worst.Round.Topology, worst.Round.Kind)
-		line("said that the lock is held. The longest time with too many holders is %v.", longest.Round(time.Millisecond))
+		line("Round %d (%s, %s). Each bar is a hold of one key, from the grant", worst.Round.Seed, worst.Round.Topology, worst.Round.Kind)
+		line("to the last look that said that the lock is held. The longest time with too many holders is %v.", longest.Round(time.Millisecond))
 		picture = draw(worst.Worst)
 	}
 	return b.String(), picture
