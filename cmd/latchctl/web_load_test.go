@@ -91,7 +91,7 @@ func TestWebShowsTenThousandKeysAndAThousandWaiters(t *testing.T) {
 	}
 	// Each second, the server is asked for the busiest keys, and from time to time for all keys.
 	before, start = commandsOf(t, client), time.Now()
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) //nolint:forbidigo // the time in which commands are counted
 	total = 0
 	for name, calls := range commandsOf(t, client) {
 		if strings.HasPrefix(name, "eval") || strings.HasPrefix(name, "fcall") {

@@ -217,8 +217,9 @@ func (w watcher) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (con
 			}
 			w.emit(page.Event{Who: who, Kind: page.Free})
 		}
+	default: // the page does not show it
+		return ctx, nil
 	}
-	return ctx, nil
 }
 
 // Waiting shows a wait.

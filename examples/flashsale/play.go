@@ -25,6 +25,7 @@ func (s *sale) play(ctx context.Context, v *venue, sc *scene, out io.Writer) err
 			if s.trace {
 				fmt.Fprintf(out, "%6.2f s  %-11s  %s %s\n", time.Since(start).Seconds(), e.Lane, e.Who, e.Text)
 			}
+		default: // it happens too often to be read
 		}
 	})
 	if err != nil {
@@ -186,7 +187,7 @@ func (t *theatre) finish() {
 func wrapped(text string, width int) string {
 	var b strings.Builder
 	n := 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if n+len(word)+1 > width {
 			b.WriteString("\n")
 			n = 0

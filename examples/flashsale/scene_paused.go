@@ -44,9 +44,7 @@ func edit(ctx context.Context, a *actor, length time.Duration) error {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) && !errors.Is(err, sqllock.ErrStaleFence) {
 			return err
 		}
-		if sleep(ctx, time.Duration(100+dice.IntN(100))*time.Millisecond) != nil {
-			return nil
-		}
+		_ = sleep(ctx, time.Duration(100+dice.IntN(100))*time.Millisecond) // the loop ends with ctx
 	}
 	return nil
 }

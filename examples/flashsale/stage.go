@@ -168,6 +168,7 @@ func (s *stage) note(c *child, e page.Event) {
 		if s.holders[e.Lane] == e.Who {
 			delete(s.holders, e.Lane)
 		}
+	default: // no holder changes
 	}
 	s.show(e)
 }

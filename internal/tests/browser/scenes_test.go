@@ -46,7 +46,7 @@ func (th *theatre) agree(b *tab, name, query string, args func(mode string) []an
 	for _, mode := range modes {
 		var page string
 		var truth int
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // between looks, until the deadline
 			page, truth = b.fact(mode, name), th.number(query, args(mode)...)
 			if page == strconv.Itoa(truth) {
 				break

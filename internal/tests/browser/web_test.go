@@ -58,7 +58,7 @@ func hold(t *testing.T, server *redistest.Server) (busy *locker.Lease) {
 			defer close(ended)
 			for ctx.Err() == nil {
 				if lease, err := l.Acquire(ctx, locker.Rule{Key: key, Metadata: who}); err == nil {
-					time.Sleep(400 * time.Millisecond) // is the work under the lock
+					time.Sleep(400 * time.Millisecond) //nolint:forbidigo // the work under the lock
 					_ = lease.Release(context.Background())
 				}
 			}
@@ -121,7 +121,11 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 			b.check()
 			b.snap()
 			if s == screens[0] {
-				b.run(chromedp.Evaluate[chromedp.Void]("scrollTo(0, 0)"), chromedp.Sleep(25*time.Second*btoi(*update)))
+				var history time.Duration
+				if *update {
+					history = 25 * time.Second // so that the picture shows some
+				}
+				b.run(chromedp.Evaluate[chromedp.Void]("scrollTo(0, 0)"), chromedp.Sleep(history))
 				b.shot("latchctl-web.png", 1340)
 			}
 
@@ -145,13 +149,6 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 			b.check()
 		})
 	}
-}
-
-func btoi(b bool) time.Duration {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // The page stays quick while a thousand things happen each second, and says that it samples.

@@ -101,7 +101,7 @@ func call(fn reflect.Value, args []reflect.Value) (answer []reflect.Value, err e
 	}()
 	answer = fn.Call(args)
 	for _, a := range answer {
-		if e, ok := a.Interface().(error); ok {
+		if e, ok := reflect.TypeAssert[error](a); ok {
 			err = e
 		}
 	}
@@ -134,6 +134,7 @@ func (w *world) value(t *testing.T, typ reflect.Type) reflect.Value {
 		})
 	case reflect.Interface, reflect.Pointer:
 		t.Fatalf("give a valid %v", typ)
+	default:
 	}
 	return reflect.Zero(typ)
 }
