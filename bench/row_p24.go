@@ -62,7 +62,7 @@ func runServers(ctx context.Context, o order) (f finding, err error) {
 func launchFrom(folder string) (server, error) {
 	if folder != "" {
 		path := os.Getenv("PATH")
-		defer os.Setenv("PATH", path)
+		defer func() { _ = os.Setenv("PATH", path) }()
 		if err := os.Setenv("PATH", folder+string(os.PathListSeparator)+path); err != nil {
 			return server{}, err
 		}
