@@ -84,7 +84,7 @@ matrix: tools clients gotestsum ## run the suites on Valkey, Redis, Redict, Post
 time = 1h
 
 .PHONY: chaos
-chaos: tools ## attack locks of all kinds on all topologies for some minutes, on one server in turn, with controls
+chaos: tools ## attack locks of all kinds on all topologies for some minutes, on one server in turn
 	.ci/chaos
 
 .PHONY: soak
