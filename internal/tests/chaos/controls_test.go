@@ -63,8 +63,12 @@ const controlTries = 8
 // The same faults, and the same checker: without the rule, or with a library that has no such rule,
 // there is a violation within the time of a few rounds. With the rule, there is none. A recorded
 // control has two rounds at least.
+// What other libraries do depends on their luck in a round, so they are part of recorded runs only.
 func TestEachControlViolates(t *testing.T) {
 	for _, c := range controls {
+		if c.round.Library != "" && *record == "" {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			found, grants, least, lasts := 0, 0, uint64(1), 4*time.Second
 			if *record != "" {
