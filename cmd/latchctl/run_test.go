@@ -115,7 +115,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 	lease := locktest.Acquire(t, locktest.Single(t, c), locker.Rule{Key: "job"})
 	checkContains(t, exits(t, 1, nodes, "run", "job", "-n", "--", "touch", "/dev/null/x").err, "has the lock")
-	exits(t, 1, nodes, "run", "job", "--wait", "100ms", "--", "true")
+	exits(t, 1, nodes, "run", "job", "--wait", "2s", "--", "true")
 	exits(t, 75, nodes, "run", "job", "-n", "-E", "75", "--", "true")
 	exits(t, 1, nodes, "run", "job", "-n", "--shared", "--", "true")
 	locktest.Release(t, lease)
