@@ -1,12 +1,8 @@
 package link
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -53,51 +49,6 @@ type duplex struct {
 	beds  sync.Pool   // the channels of callers that sleep
 	watch *time.Timer // looks for answers that do not come
 	armed bool
-}
-
-// wire is one connection. The mutex link.mu guards the other fields
-// than the memory of the writer and of the reader.
-type wire struct {
-	net    net.Conn
-	hangUp func() // closes the connection
-
-	slots   []slot // the expected answers, from head on
-	head    int
-	marked  uint32 // the marker of the last call
-	bytes   int    // the size of the calls whose answers are expected
-	large   int    // how many of these calls are large
-	writing bool
-	reading bool
-	blocked bool // no listed call can be written before an answer comes: see lane.takeBatch
-	ended   bool // the connection was given up
-	overdue bool // in the last look, the oldest answer was overdue, or nearly
-	born    time.Time
-	used    time.Time // when the last answer came
-	texts   map[*Script]bool
-
-	// The writer's memory.
-	batch []*Call
-	out   []byte
-
-	// The reader's memory.
-	in   []byte // the part from 'from' on is not parsed yet
-	from int
-	done []ended
-}
-
-// slot is the place of an expected answer.
-type slot struct {
-	call   *Call
-	sent   time.Time
-	size   int
-	marker uint32 // comes behind the answer
-	asking bool   // the answer to ASKING comes first
-}
-
-// ended is an answer and its slot.
-type ended struct {
-	slot
-	reply
 }
 
 const (
@@ -181,24 +132,6 @@ func (d *duplex) sleep(w *wire, c *Call) {
 	}
 }
 
-// sleeper returns the newest call on w whose caller sleeps, or nil.
-func (w *wire) sleeper() *Call {
-	for i := len(w.slots) - 1; i >= w.head; i-- {
-		c := w.slots[i].call
-		if c.bed.Load() != nil {
-			return c
-		}
-		if g := c.group(); g != nil {
-			for _, c := range g.members {
-				if c.bed.Load() != nil {
-					return c
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // kick makes a goroutine write the listed calls, if nobody writes. The caller holds link.mu.
 func (d *duplex) kick() {
 	if d.kicked || d.dialing || d.wire != nil && (d.wire.writing || d.wire.full()) || d.link.plain.n == 0 {
@@ -261,11 +194,6 @@ func (d *duplex) appoint(w *wire) {
 	})
 }
 
-// full reports whether so many answers are expected that no call may be written.
-func (w *wire) full() bool {
-	return w.blocked || len(w.slots)-w.head >= mostExpected || w.bytes >= mostBytesExpected
-}
-
 // write writes the listed calls, until there are none or it has written as often as most says. The
 // caller holds link.mu, which write unlocks while it writes, and there is a connection without a
 // writer.
@@ -312,34 +240,6 @@ func (d *duplex) unlocked(f func()) {
 	f()
 }
 
-// refresh gives up a connection that is too old, or that the server has closed while no answer was
-// expected. It is called before calls are written.
-func (d *duplex) refresh(w *wire) {
-	if w.head < len(w.slots) || w.reading {
-		return
-	}
-	now := time.Now()
-	rest := now.Sub(w.used)
-	if d.life > 0 && now.Sub(w.born) > d.life || d.idle > 0 && rest > d.idle {
-		d.giveUp(w, net.ErrClosed)
-		return
-	}
-	if rest < checkAfter {
-		return
-	}
-	w.reading = true
-	var err error
-	d.unlocked(func() {
-		_ = w.net.SetReadDeadline(now.Add(checkFor)) // if this fails, the read fails too
-		err = w.fill()
-		_ = w.net.SetReadDeadline(time.Time{})
-	})
-	w.reading = false
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		d.giveUp(w, err)
-	}
-}
-
 // encode takes listed calls, and puts them into the buffer of the writer and into the slots of w.
 func (d *duplex) encode(w *wire) {
 	l := d.link
@@ -380,105 +280,6 @@ func (d *duplex) encode(w *wire) {
 			d.watch.Reset(watchEvery)
 		}
 	}
-}
-
-// words returns the words of c. A script that the node did not have is sent with its text: once on
-// each connection, because the calls behind it can then name it, and again for a call that was
-// unlucky twice.
-func (w *wire) words(c *Call) []any {
-	words := c.Words
-	if c.make != nil {
-		words = c.make()
-	}
-	if c.unknown == 0 || c.unknown == 1 && w.texts[c.Script] {
-		return words
-	}
-	if w.texts == nil {
-		w.texts = make(map[*Script]bool)
-	}
-	w.texts[c.Script] = true
-	words = slices.Clone(words)
-	words[0], words[1] = "eval", c.Script.text
-	return words
-}
-
-// fill reads once from the connection. Only the reader calls it.
-func (w *wire) fill() error {
-	if w.from > 0 {
-		n := copy(w.in, w.in[w.from:])
-		w.in, w.from = w.in[:n], 0
-	}
-	if cap(w.in)-len(w.in) < 512 {
-		w.in = slices.Grow(w.in, max(4096, cap(w.in)))
-	}
-	n, err := w.net.Read(w.in[len(w.in):cap(w.in)])
-	w.in = w.in[:len(w.in)+n]
-	if n > 0 {
-		return nil // an error comes again
-	}
-	return err
-}
-
-// parse takes the complete answers out of the memory of the reader, into w.done. The caller holds
-// link.mu.
-func (w *wire) parse() error {
-	w.done = w.done[:0]
-	for w.head < len(w.slots) {
-		s := &w.slots[w.head]
-		r, size, err := s.next(w.in[w.from:])
-		if size == 0 || err != nil {
-			return err
-		}
-		w.from += size
-		w.head++
-		w.blocked = false
-		if w.bytes -= s.size; s.size > largeCall {
-			w.large--
-		}
-		w.done = append(w.done, ended{*s, r})
-		*s = slot{}
-	}
-	_, size, err := parseAnswer(w.in[w.from:])
-	if size > 0 {
-		err = errProtocol // an answer that no call expects
-	}
-	return err
-}
-
-// next returns the answer of the slot, and its size in b together with its marker. The size is 0
-// while they are incomplete. Without the marker, an answer is not known to be that of the slot: a
-// proxy may have dropped a reply, or passed one on twice. If the server refuses everything, for
-// example because a script runs for too long, the refusal of the call has the refusal of the marker
-// behind it.
-func (s *slot) next(b []byte) (r reply, size int, err error) {
-	answers := 1
-	if s.asking {
-		answers = 2
-	}
-	for range answers {
-		var n int
-		if r, n, err = parseAnswer(b[size:]); n == 0 || err != nil {
-			return r, 0, err
-		}
-		size += n
-	}
-	var room [markerReply]byte
-	want := appendMarkerReply(room[:0], s.marker)
-	if text := want[4 : len(want)-2]; r.text == string(text) {
-		return r, 0, errUnmatched
-	}
-	if bytes.HasPrefix(b[size:], want) {
-		return r, size + len(want), nil
-	}
-	marker, n, err := parseAnswer(b[size:])
-	switch {
-	case n == 0 || err != nil:
-		return r, 0, err
-	case marker.text == string(want[4:len(want)-2]): // behind a push
-	case marker.err == nil || r.err == nil || codeOf(marker.err) != codeOf(r.err):
-		return r, 0, errUnmatched
-	}
-	return r, size + n, nil
 }
 
 // read reads answers until the call own has its answer, or until no answer is expected if own is
@@ -563,166 +364,6 @@ func (d *duplex) again(c *Call) {
 		d.link.enlist(c)
 	}
 }
-
-// drop ends the calls of a slot without an answer.
-func (s *slot) drop(err error) {
-	if g := s.call.group(); g != nil {
-		for _, c := range g.members {
-			c.end("", err)
-		}
-		return
-	}
-	s.call.end("", err)
-}
-
-// isFor reports whether the slot is that of c, or of a group to which c belongs.
-func (s *slot) isFor(c *Call) bool {
-	g := s.call.group()
-	return s.call == c || g != nil && slices.Contains(g.members, c)
-}
-
-// replace makes the next calls use another connection. The answers that w expects are still read.
-func (d *duplex) replace(w *wire) {
-	if w == d.wire {
-		d.wire = nil
-		d.former = append(d.former, w)
-		d.failed = time.Now()
-		d.pauses++
-	}
-}
-
-// retire closes w if it was replaced and expects no answer any more.
-func (d *duplex) retire(w *wire) {
-	if w != d.wire && !w.ended && w.head == len(w.slots) && !w.writing {
-		d.giveUp(w, net.ErrClosed)
-	}
-}
-
-// giveUp ends the connection w. The calls on it are unclear. The caller holds link.mu.
-func (d *duplex) giveUp(w *wire, err error) {
-	if w.ended {
-		return
-	}
-	w.ended = true
-	expected := slices.Clone(w.slots[w.head:])
-	w.slots, w.head = nil, 0
-	d.former = slices.DeleteFunc(d.former, func(other *wire) bool { return other == w })
-	if w == d.wire {
-		d.wire = nil
-		if len(expected) > 0 {
-			d.failed = time.Now()
-			d.pauses++
-			d.link.prompt = false
-		}
-	}
-	d.link.owner.Pool.Do(func() {
-		w.hangUp()
-		if len(expected) > 0 {
-			d.link.owner.reloadState()
-		}
-		for _, s := range expected {
-			s.drop(err)
-		}
-	})
-	d.kick()
-}
-
-// look gives up each connection whose oldest answer is overdue. It runs while answers are expected.
-func (d *duplex) look() {
-	d.link.mu.Lock()
-	defer d.link.mu.Unlock()
-	if d.armed = false; d.wire == nil && len(d.former) == 0 {
-		return
-	}
-	now, limit := time.Now(), flightFor
-	if trip := d.link.trips.shortest(); trip > 0 {
-		limit = min(max(4*trip, longestSilence), flightFor)
-	}
-	for _, w := range append(slices.Clone(d.former), d.wire) {
-		if w == nil || w.head == len(w.slots) {
-			continue
-		}
-		// After a pause of this process, the answer may have come already. The reader reads it
-		// before the next look.
-		age := now.Sub(w.slots[w.head].sent)
-		if age >= limit && w.overdue {
-			d.giveUp(w, ErrNoAnswer)
-			continue
-		}
-		w.overdue, d.armed = age >= limit-watchEvery, true
-		d.appoint(w)
-	}
-	if d.armed {
-		d.watch.Reset(watchEvery)
-	}
-}
-
-// connect makes a connection, after a pause if the last one was useless. If that fails, it refuses
-// the listed calls.
-func (d *duplex) connect() {
-	l := d.link
-	l.mu.Lock()
-	pause := time.Duration(0)
-	if d.pauses > 0 {
-		pause = min(firstPause<<min(d.pauses-1, 10), longestPause)
-		pause = pause/2 + rand.N(pause/2) - time.Since(d.failed)
-	}
-	l.mu.Unlock()
-	if pause > 0 {
-		timer := time.NewTimer(pause)
-		<-timer.C
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
-	defer cancel()
-	c, hangUp, err := d.dial(ctx)
-	l.mu.Lock()
-	d.dialing = false
-	if err == nil {
-		now := time.Now()
-		d.wire = &wire{net: c, hangUp: hangUp, born: now, used: now, marked: rand.Uint32(), in: make([]byte, 0, 4096)}
-		d.kick()
-		l.mu.Unlock()
-		return
-	}
-	if errors.Is(err, errNoEcho) {
-		d.off.Store(true)
-		refused := l.beginFlights()
-		l.mu.Unlock()
-		for _, c := range refused {
-			c.refuse(ErrHangs)
-		}
-		return
-	}
-	if !errors.Is(err, redis.ErrClosed) { // a closed client stays closed, so nothing is spared by a pause
-		d.pauses++
-		d.failed = time.Now()
-	}
-	l.prompt = false
-	var refused []*Call
-	l.plain.listLater()
-	for class, q := range l.plain.queues {
-		refused = append(refused, q...)
-		l.plain.queues[class] = nil
-	}
-	l.plain.n = 0
-	l.mu.Unlock()
-	l.owner.reloadState()
-	for _, c := range refused {
-		if g := c.group(); g != nil {
-			(&slot{call: c}).drop(notConnected{err})
-		}
-		c.refuse(notConnected{err})
-	}
-}
-
-// notConnected is the error of a call for which there was no connection, with its cause.
-type notConnected struct{ cause error }
-
-func (e notConnected) Error() string {
-	return "no connection; the call was not sent: " + e.cause.Error()
-}
-
-func (e notConnected) Unwrap() []error { return []error{ErrNotConnected, e.cause} }
 
 // isIdle reports whether no answer is expected, and no connection is being made.
 func (d *duplex) isIdle() bool {
