@@ -1,21 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/latchkit/latchkit/internal/page"
-	"github.com/latchkit/latchkit/locker"
 )
 
 func newWeb(to *servers) *cobra.Command {
@@ -72,6 +69,7 @@ type web struct {
 	pattern string
 	every   time.Duration
 	rate    int
+	limit   *rate.Limiter // of the commands; who has left needs no place in its line
 	l       *looker
 	page    *page.Page
 
@@ -84,25 +82,6 @@ type web struct {
 	seen    map[string]sighting
 	lanes   []string
 	details map[string]detail
-	next    time.Time // when the server may get the next command
-}
-
-// sighting is what the last look at a busy key has found.
-type sighting struct {
-	at      time.Time
-	holders map[string]uint64
-	left    time.Duration
-	waiters int
-}
-
-// detail is the state of a chosen key, as the page gets it.
-type detail struct {
-	Title string      `json:"title"`
-	Facts [][2]string `json:"facts"`
-	Break string      `json:"break,omitempty"`
-	Queue []string    `json:"queue"`
-	More  int         `json:"more,omitempty"`
-	at    time.Time
 }
 
 func (w *web) run(c *cobra.Command, listen string, hosts []string) error {
@@ -114,6 +93,7 @@ func (w *web) run(c *cobra.Command, listen string, hosts []string) error {
 	}
 	defer l.close()
 	w.l, w.details = l, map[string]detail{}
+	w.limit = rate.NewLimiter(rate.Limit(w.rate)/rate.Limit(max(1, len(l.clients))), 1)
 	w.page = page.New(page.Config{
 		Title: "Locks", Lead: "Keys " + printable(w.pattern) + ", looked at by latchctl; it changes nothing.",
 		Window: 5 * time.Minute, Lanes: webLanes, Rows: 1, Keys: true, Hosts: hosts,
@@ -132,18 +112,8 @@ func (w *web) run(c *cobra.Command, listen string, hosts []string) error {
 	})
 }
 
-// pace waits until the server may get another command.
-func (w *web) pace(ctx context.Context) error {
-	w.mu.Lock()
-	now := time.Now()
-	if w.next.Before(now) {
-		w.next = now
-	}
-	at := w.next
-	w.next = at.Add(time.Second / time.Duration(w.rate) * time.Duration(max(1, len(w.l.clients))))
-	w.mu.Unlock()
-	return pause(ctx, time.Until(at))
-}
+// pace waits until the servers may get another command.
+func (w *web) pace(ctx context.Context) error { return w.limit.Wait(ctx) }
 
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
@@ -288,276 +258,4 @@ func (w *web) summary() {
 	w.mu.Unlock()
 	w.page.Set("cards", []page.Card{{Title: "Now", Facts: facts}})
 	w.page.Set("keys", time.Now().UnixMilli())
-}
-
-// lookAtBusy looks at the busiest keys again and again, and notes what has happened to them.
-func (w *web) lookAtBusy(ctx context.Context) {
-	for ctx.Err() == nil {
-		var err error
-		for _, key := range w.busiest() {
-			var found lock
-			if found, err = w.inspect(ctx, key); err != nil {
-				break
-			}
-			w.keep(found)
-			w.note(found, time.Now())
-		}
-		if err != nil {
-			w.report(ctx, err) // the next look at all keys finds out when the servers are back
-		} else {
-			w.summary()
-		}
-		_ = pause(ctx, w.every) // the loop ends with ctx
-	}
-}
-
-// busiest returns the keys that have lanes: those with the most waiters, then the oldest leases. A
-// key keeps its lane until it is neither held nor waited for, or much busier keys need the lane.
-func (w *web) busiest() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	locks := make([]lock, 0, len(w.locks))
-	for _, l := range w.locks {
-		locks = append(locks, l)
-	}
-	slices.SortFunc(locks, func(a, b lock) int {
-		return cmp.Or(orders["waiters"](a, b), orders["age"](a, b), orders["key"](a, b))
-	})
-	rank := map[string]int{}
-	for i, l := range locks {
-		rank[l.key] = i
-	}
-	lanes := slices.DeleteFunc(slices.Clone(w.lanes), func(key string) bool {
-		r, ok := rank[key]
-		return !ok || r >= 2*webLanes
-	})
-	for _, l := range locks {
-		if len(lanes) < webLanes && !slices.Contains(lanes, l.key) {
-			lanes = append(lanes, l.key)
-		}
-	}
-	for _, key := range w.lanes {
-		if !slices.Contains(lanes, key) {
-			w.leave(key)
-		}
-	}
-	w.lanes = lanes
-	shown := make([]page.Lane, len(lanes))
-	for i, key := range lanes {
-		shown[i] = page.Lane{ID: key, Title: printable(key)}
-	}
-	w.page.Set("lanes", shown)
-	return lanes
-}
-
-// leave ends the bars of a key that loses its lane. The caller has w.mu.
-func (w *web) leave(key string) {
-	for who := range w.seen[key].holders {
-		w.page.Add(page.Event{Lane: key, Who: who, Kind: page.Free})
-	}
-	w.page.Add(page.Event{Lane: key, Kind: page.Queue})
-	delete(w.seen, key)
-}
-
-// note compares a look at a busy key with the look before.
-func (w *web) note(found lock, now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	before, known := w.seen[found.key]
-	holders := found.holders()
-	add := func(e page.Event) { e.Lane = found.key; w.page.Add(e) }
-	freed := false
-	for who, fence := range before.holders {
-		if holders[who] != fence {
-			add(page.Event{Who: who, Kind: page.Free})
-			freed = true
-		}
-	}
-	for who, fence := range holders {
-		if old, held := before.holders[who]; held && old == fence {
-			continue
-		}
-		add(page.Event{Who: who, Kind: page.Hold, Fence: fence, At: now.Add(-found.age).UnixMilli()})
-		if freed && before.waiters > 0 {
-			add(page.Event{Who: who, Kind: page.Handoff, Text: "got the lock after a wait"})
-		}
-	}
-	if known && !freed && len(holders) == 1 && found.Left > before.left-now.Sub(before.at)+200*time.Millisecond {
-		for who := range holders {
-			add(page.Event{Who: who, Kind: page.Renew})
-		}
-	}
-	if found.Waiters != before.waiters {
-		add(page.Event{Kind: page.Queue, N: found.Waiters})
-	}
-	w.seen[found.key] = sighting{now, holders, found.Left, found.Waiters}
-}
-
-// holders returns the names of the holders, with their fences.
-func (l lock) holders() map[string]uint64 {
-	all := map[string]uint64{}
-	name := func(metadata string, fence uint64) string {
-		return cmp.Or(shorten(printable(metadata)), fmt.Sprintf("fence %d", fence))
-	}
-	switch {
-	case !l.Held:
-	case len(l.Permits) > 0:
-		for _, p := range l.Permits {
-			all[name(p.Metadata, p.Fence)] = p.Fence
-		}
-	case l.Foreign:
-		all["another program"] = 0
-	case l.Mode == locker.Shared:
-		all["readers"] = l.Fence
-	default:
-		all[name(l.Metadata, l.Fence)] = l.Fence
-	}
-	return all
-}
-
-// shorten cuts a text that is too long for a lane.
-func shorten(text string) string {
-	if all := []rune(text); len(all) > 60 {
-		return string(all[:59]) + "…"
-	}
-	return text
-}
-
-// row is a key in the table of the page.
-type row struct {
-	Key     string `json:"key"`
-	Shown   string `json:"shown"`
-	Waiters int    `json:"waiters"`
-	State   string `json:"state"`
-	Since   string `json:"since"`
-	Left    string `json:"left"`
-	Fence   string `json:"fence"`
-	Holder  string `json:"holder"`
-}
-
-// table returns the keys that the visitor wants to see.
-func (w *web) table(r *http.Request) (any, error) {
-	find := strings.ToLower(r.FormValue("find"))
-	less, ok := orders[r.FormValue("sort")]
-	if !ok {
-		less = orders["waiters"]
-	}
-	w.mu.Lock()
-	var locks []lock
-	for _, l := range w.locks {
-		if strings.Contains(strings.ToLower(l.key), find) || strings.Contains(strings.ToLower(l.Metadata), find) {
-			locks = append(locks, l)
-		}
-	}
-	w.mu.Unlock()
-	slices.SortFunc(locks, func(a, b lock) int { return cmp.Or(less(a, b), orders["key"](a, b)) })
-	found := struct {
-		Total int   `json:"total"`
-		Rows  []row `json:"rows"`
-	}{len(locks), []row{}}
-	for _, l := range locks[:min(len(locks), webRows)] {
-		cells := l.cells()
-		found.Rows = append(found.Rows, row{l.key, cells[0], l.Waiters, cells[1], cells[2], cells[3], cells[5], cells[6]})
-	}
-	return found, nil
-}
-
-// detail returns the state of one key. Only keys that a look at all keys has found are shown, and
-// each of them is looked at once a second at most.
-func (w *web) detail(r *http.Request) (any, error) {
-	key := r.FormValue("name")
-	w.mu.Lock()
-	d, cached := w.details[key]
-	_, known := w.locks[key]
-	w.mu.Unlock()
-	if cached && time.Since(d.at) < time.Second {
-		return d, nil
-	}
-	if !known {
-		return detail{Title: printable(key), Facts: [][2]string{{"state", "free"}}, Queue: []string{}}, nil
-	}
-	ctx, cancel := w.to.bound(r.Context())
-	defer cancel()
-	found, err := w.inspect(ctx, key)
-	if err == nil {
-		err = w.pace(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	queue, err := w.l.engine.Queue(ctx, key)
-	if err != nil {
-		return nil, overdue(ctx, err)
-	}
-	d = describe(found)
-	d.More = max(0, len(queue)-webQueue)
-	for _, q := range queue[:len(queue)-d.More] {
-		v := waiter{q, w.l.elapsed(q.Since)}
-		text := fmt.Sprintf("%s, %s, process %s", v.state(), v.mode(), processText(v.Process))
-		if !v.Since.IsZero() {
-			text += ", for " + span(v.age)
-		}
-		if v.Metadata != "" {
-			text = printable(v.Metadata) + ": " + text
-		}
-		d.Queue = append(d.Queue, text)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.details) > 1000 {
-		clear(w.details)
-	}
-	w.details[key] = d
-	return d, nil
-}
-
-// describe returns what show prints of a lock, with the line that breaks it.
-func describe(l lock) detail {
-	d := detail{Title: printable(l.key), Queue: []string{}, at: time.Now()}
-	add := func(name, value string) { d.Facts = append(d.Facts, [2]string{name, value}) }
-	add("state", l.explain())
-	fences := []uint64{l.Fence}
-	switch {
-	case !l.Held:
-		return d
-	case len(l.Permits) > 0:
-		fences = nil
-		for _, p := range l.Permits {
-			add("fence "+strconv.FormatUint(p.Fence, 10), fmt.Sprintf("%d units, %s left, %s", p.Weight, span(p.Left), orDash(printable(p.Metadata))))
-			fences = append(fences, p.Fence)
-		}
-	default:
-		add("holder", orDash(printable(l.Metadata)))
-		add("since", l.ago())
-		add("left", l.remaining()+", unless it is renewed")
-		add("fence", l.fence())
-		add("trace", orDash(traceOf(l.Traceparent)))
-	}
-	for i, r := range l.Reading {
-		add("reader "+strconv.Itoa(i+1), fmt.Sprintf("process %s, %s left", processText(r.Process), span(r.Left)))
-	}
-	for _, fence := range fences {
-		if checkBreakable(l, fence, true) == nil {
-			key := quoted(l.key)
-			if strings.HasPrefix(l.key, "-") {
-				key = "-- " + key
-			}
-			d.Break += fmt.Sprintf("latchctl break --fence %d --reason 'say why' %s\n", fence, key)
-		}
-	}
-	d.Break = strings.TrimSuffix(d.Break, "\n")
-	return d
-}
-
-// quoted returns text as a word of a shell. A key comes from other programs, and the line is made
-// to be copied into a shell.
-func quoted(text string) string {
-	if printable(text) != text {
-		var b strings.Builder
-		for _, c := range []byte(text) {
-			fmt.Fprintf(&b, `\x%02x`, c)
-		}
-		return "$'" + b.String() + "'"
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// wire is one connection. The mutex link.mu guards the other fields
-// than the memory of the writer and of the reader.
+// wire is one connection. link.mu guards all fields but the memory of the writer and of the reader.
 type wire struct {
 	net    net.Conn
 	hangUp func() // closes the connection
