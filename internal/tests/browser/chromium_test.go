@@ -20,7 +20,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-var update = flag.Bool("update", false, "write the screenshots of the documents anew")
+var (
+	update     = flag.Bool("update", false, "write the screenshots of the documents anew")
+	allScreens = flag.Bool("all", false, "test four screens instead of two")
+)
 
 // axe finds what keeps people with a screen reader or weak eyes from reading a page.
 //
@@ -76,7 +79,14 @@ type screen struct {
 
 func (s screen) String() string { return fmt.Sprintf("%d %s", s.width, s.scheme) }
 
-var screens = []screen{{1280, 900, "light"}, {1280, 900, "dark"}, {400, 800, "light"}, {400, 800, "dark"}}
+// screens returns two screens which differ in everything, or all four with -all.
+func screens() []screen {
+	s := []screen{{1280, 900, "light"}, {400, 800, "dark"}}
+	if *allScreens {
+		s = append(s, screen{1280, 900, "dark"}, screen{400, 800, "light"})
+	}
+	return s
+}
 
 // tab is a tab of the browser with the page.
 type tab struct {

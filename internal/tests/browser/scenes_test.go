@@ -87,7 +87,7 @@ func (b *tab) scene(name string) {
 // says.
 func TestEachSceneAndEachButton(t *testing.T) {
 	const results = "SELECT count(*) FROM flashsale_results WHERE mode = $1 AND result = "
-	for _, s := range screens {
+	for _, s := range screens() {
 		t.Run(s.String(), func(t *testing.T) {
 			th := openTheatre(t)
 			b := open(t, s, th.url)
@@ -107,7 +107,7 @@ func TestEachSceneAndEachButton(t *testing.T) {
 			}
 			b.check()
 			b.snap()
-			if s == screens[0] {
+			if s == screens()[0] {
 				b.shot("paused-holder.png", 1180)
 			}
 			th.agree(b, "writes accepted", results+"'written'", byMode)

@@ -93,7 +93,7 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 	server := redistest.Start(t)
 	busy := hold(t, server)
 	url := start(t, build(t, "cmd/latchctl", "latchctl"), "web", "--listen", "127.0.0.1:0", "--node", "redis://"+server.Addr())
-	for _, s := range screens {
+	for _, s := range screens() {
 		t.Run(s.String(), func(t *testing.T) {
 			b := open(t, s, url)
 			b.await("the busiest key is the first row", `(document.querySelector("#keys button") || {}).textContent === "report:nightly"`)
@@ -120,7 +120,7 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 			b.await("hand-offs are in the log", `document.querySelector("#log [data-kind=handoff]") !== null`)
 			b.check()
 			b.snap()
-			if s == screens[0] {
+			if s == screens()[0] {
 				var history time.Duration
 				if *update {
 					history = 25 * time.Second // so that the picture shows some
@@ -157,7 +157,7 @@ func TestAThousandEventsASecondDoNotFreezeThePage(t *testing.T) {
 	p.Set("lanes", []livepage.Lane{{ID: "a", Title: "a"}, {ID: "b", Title: "b"}, {ID: "c", Title: "c"}})
 	opened := make(chan string, 1)
 	go func() { _ = p.Serve(t.Context(), "127.0.0.1:0", func(url string) { opened <- url }) }()
-	b := open(t, screens[0], <-opened)
+	b := open(t, screens()[0], <-opened)
 	ended := make(chan int)
 	stop := make(chan struct{})
 	go func() {
