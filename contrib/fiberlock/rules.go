@@ -3,6 +3,7 @@ package fiberlock
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -34,6 +35,9 @@ func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Hand
 	fields := strings.Fields(route)
 	if len(fields) != 2 || len(handlers) == 0 {
 		panic(fmt.Sprintf("fiberlock: Handle: the route %q needs a method, a path and a handler, such as \"POST /orders/:id\"", route))
+	}
+	if router == nil || slices.ContainsFunc(handlers, func(h fiber.Handler) bool { return h == nil }) {
+		panic(fmt.Sprintf("fiberlock: Handle: the router or a handler of the route %q is nil", route))
 	}
 	method, path := strings.ToUpper(fields[0]), fields[1]
 	var chain []any

@@ -64,7 +64,10 @@ func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx
 // InTx claims every lease of ctx in a transaction that other code began and will end. See
 // [sqllock.Handle.InTx].
 func InTx(ctx context.Context, db *sqllock.Handle[pgx.Tx], tx pgx.Tx) (*sqllock.Claim, error) {
-	if tx == nil {
+	switch {
+	case db == nil:
+		return nil, errors.New("pgxlock.InTx: the Handle is nil; make one with pgxlock.New, and check its error")
+	case tx == nil:
 		return nil, errors.New("pgxlock.InTx: the transaction is nil")
 	}
 	return db.InTxWith(ctx, &transaction{tx: tx})
