@@ -195,6 +195,9 @@ func TestChaos(t *testing.T) {
 		r := all[order[0]]
 		order = order[1:]
 		r.Seed, r.For, r.Keys, r.LongHold = seed+uint64(rounds), *roundFor, 3+rng.IntN(3), rng.IntN(5) == 0
+		if r.Brisk = !r.LongHold && r.Kind != kindLead && rng.IntN(2) == 0; r.Brisk {
+			r.Keys = briskKeys
+		}
 		t.Run(fmt.Sprintf("%s %s %d", r.Topology, r.Kind, r.Seed), func(t *testing.T) {
 			res := run(t, r)
 			v := res.Verdict

@@ -38,6 +38,7 @@ type order struct {
 	DSN      string
 	Unfenced bool // the control: writes do not claim their fences
 	LongHold bool // holds are long, so that faults hit them
+	Brisk    bool // holds are short
 	History  string
 }
 
@@ -204,13 +205,11 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 		stay = short(rng, w.TTL*3/4)
 	case n == 0:
 		stay = w.TTL + short(rng, w.TTL)
-	case n < 30:
+	case n < 30 && !w.Brisk:
 		stay = short(rng, 40*time.Millisecond)
-	case n < 30:
-		stay = short(rng, 4*time.Millisecond)
 	}
 	half := h.granted.add(stay / 2)
-	wrote := w.db == nil || w.Kind == kindSemaphore || rng.IntN(3) == 0
+	wrote := w.db == nil || w.Kind == kindSemaphore || rng.IntN(3) == 0 || w.Brisk && rng.IntN(4) > 0
 	for end := h.granted.add(stay); look(); {
 		if at := now(); !wrote && at >= half {
 			w.write(rng, g, h)
@@ -264,8 +263,11 @@ func (w *worker) write(rng *rand.Rand, g grant, h *hold) {
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 	defer cancel()
 	think := short(rng, 3*time.Millisecond)
-	if w.LongHold {
+	switch {
+	case w.LongHold:
 		think = short(rng, w.TTL/2)
+	case w.Brisk:
+		think = short(rng, 300*time.Microsecond)
 	}
 	var err error
 	if w.Unfenced {

@@ -33,14 +33,17 @@ type round struct {
 	Library  string
 	Unfenced bool
 	LongHold bool
+	Brisk    bool     // many keys and callers, and short holds, for many grants
 	Only     []string // the names of the faults; none: all that fit
 	Patch    [2]string
 	Keys     int
 }
 
 const (
-	processes = 4
-	callers   = 3
+	processes    = 4
+	callers      = 3
+	briskCallers = 24
+	briskKeys    = 200
 )
 
 // world is what a round runs in.
@@ -103,6 +106,14 @@ func newWorld(t *testing.T, r round) *world {
 		w.start(s)
 	}
 	return w
+}
+
+// callers returns how many callers each process has.
+func (r round) callers() int {
+	if r.Brisk {
+		return briskCallers
+	}
+	return callers
 }
 
 // historyFolder returns a folder that stays when the test has failed.
@@ -260,7 +271,7 @@ func (w *world) newSeat(i int) *seat {
 	s := &seat{proxies: map[string]*chaos.Proxy{}}
 	s.order = order{
 		Name: fmt.Sprint("w", i), Topology: w.Topology, Kind: w.Kind, Library: w.Library, Ways: map[string]string{},
-		Keys: w.Keys, Callers: callers, TTL: roundTTL, Driver: w.driver, DSN: w.dsn, Unfenced: w.Unfenced, LongHold: w.LongHold,
+		Keys: w.Keys, Callers: w.callers(), TTL: roundTTL, Driver: w.driver, DSN: w.dsn, Unfenced: w.Unfenced, LongHold: w.LongHold, Brisk: w.Brisk,
 	}
 	for _, server := range w.servers {
 		p := chaos.NewProxy(w, server.Addr())
