@@ -51,9 +51,9 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 // usual time-out, because an operator's call needs the answers of all nodes.
 const operatorTimeout = 2 * time.Second
 
-// slotsAtOnce is how many slots of a Redis Cluster an operator's call tends at the same time. The calls
-// of 32 slots share their way to a server: 16 384 slots are enrolled in half of the time that 8 at
-// once need, and 128 at once need no less.
+// slotsAtOnce is how many slots of a Redis Cluster an operator's call tends at the same time. The
+// calls of 32 slots share their way to a server: 16 384 slots are enrolled in half of the time that
+// 8 at once need, and 128 at once need no less.
 const slotsAtOnce = 32
 
 // tendOnce makes the changes of w that are due at the nodes of the clients cs, for an operator's
