@@ -191,4 +191,6 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 			}
 		})
 	})
+	// The enrolment of a cluster takes long, so this test uses the same.
+	t.Run("two clients of one cluster are one node", func(t *testing.T) { checkTwoClientsOfAClusterAreOneNode(t, cluster, server) })
 }

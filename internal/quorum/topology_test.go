@@ -76,11 +76,9 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	}
 }
 
-// Two clients of one cluster are one node.
-func TestTwoClientsOfAClusterDoNotVoteTwice(t *testing.T) {
-	t.Parallel()
-	cluster, server := redistest.StartCluster(t), redistest.Start(t)
-	enroll(t, []locker.Client{cluster.Client(t), server.Client(t), redistest.Start(t).Client(t)})
+// checkTwoClientsOfAClusterAreOneNode gives a Locker two clients of a cluster and one of a server,
+// which stops then. Both are nodes of an enrolled set.
+func checkTwoClientsOfAClusterAreOneNode(t *testing.T, cluster *redistest.Cluster, server *redistest.Server) {
 	one := []locker.Client{cluster.Client(t), cluster.Client(t), server.Client(t)}
 	err := locker.EnrollRedlock(t.Context(), one, locker.WithNodeTimeout(20*time.Second))
 	if err == nil || !strings.Contains(err.Error(), "the same server as node") {
