@@ -95,6 +95,7 @@ soak: tools ## the same for an hour on the system's server, and write docs/fault
 	.ci/chaos $(time)
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 	go test -count=1 -timeout 1h ./internal/quorum -run WhenACallIsLost -nodes 5 -part -1
+	go test -count=1 -timeout 1h ./locker -run InAStorm -storm 5m
 
 .PHONY: mutants
 mutants: tools ## break the code in one line at a time, and see a test fail: half an hour

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a server")
+var stormFor = flag.Duration("storm", 10*time.Second, "how long faults rain on a server")
 
 // storm is one fault that strikes again and again. Each storm has its own server.
 type storm struct {

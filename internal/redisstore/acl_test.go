@@ -107,41 +107,6 @@ func TestAUserForLocks(t *testing.T) {
 	}
 }
 
-// The laws of all Lockers on one server hold for a user with the documented commands and channels.
-// Some laws list keys, so the user has the documented rights of an operator. It may use all keys,
-// because the laws have other keys than the documented line.
-func TestTheLawsHoldForTheDocumentedUser(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	direct := server.Client(t)
-	words, _ := documentedUser(t, direct)
-	if err := direct.Do(t.Context(), append(words, "~*", "+scan", "+getrange")...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	over := func(*testing.T) site {
-		return site{
-			direct: direct,
-			client: func(dialer) redis.UniversalClient {
-				return redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret"})
-			},
-			listeners: func(channel string) int64 { return direct.PubSubNumSub(context.Background(), channel).Val()[channel] },
-		}
-	}
-	t.Run("laws", func(t *testing.T) {
-		for name, store := range map[string]func(c locker.Client) locker.Store{
-			"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				checkLawsOn(t, over, store)
-			})
-		}
-	})
-	for _, refused := range direct.ACLLog(t.Context(), 100).Val() {
-		t.Errorf("the server refused: %+v", refused)
-	}
-}
-
 // Without any one of the documented commands, the server refuses something of what Lockers of all
 // kinds do.
 func TestEachDocumentedRightIsNeeded(t *testing.T) {

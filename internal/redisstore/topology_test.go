@@ -107,29 +107,41 @@ func clusterListeners(direct *redis.ClusterClient) func(channel string) int64 {
 	}
 }
 
-// No proxy can read the calls that are sent over TLS, so the laws on lost replies are left out.
-func TestTheLawsHoldOverTLS(t *testing.T) {
+// The laws of all Lockers on one server hold over TLS, and for a user with the documented commands
+// and channels. Some laws list keys, so the user has the documented rights of an operator. It may
+// use all keys, because the laws have other keys than the documented line. No proxy can read the
+// calls that are sent over TLS, so the laws on lost replies are left out.
+func TestTheLawsHoldOverTLSForTheDocumentedUser(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartTLS(t)
 	direct := server.Client(t)
+	words, _ := documentedUser(t, direct)
+	if err := direct.Do(t.Context(), append(words, "~*", "+scan", "+getrange")...).Err(); err != nil {
+		t.Fatal(err)
+	}
 	over := func(*testing.T) site {
 		return site{
 			direct: direct,
 			client: func(dialer) redis.UniversalClient {
-				return redis.NewClient(&redis.Options{Addr: server.Addr(), TLSConfig: direct.Options().TLSConfig})
+				return redis.NewClient(&redis.Options{Addr: server.Addr(), TLSConfig: direct.Options().TLSConfig, Username: "locks", Password: "secret"})
 			},
 			listeners: func(channel string) int64 {
 				return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
 			},
 		}
 	}
-	for name, store := range map[string]func(c locker.Client) locker.Store{
-		"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			checkLawsOn(t, over, store)
-		})
+	t.Run("laws", func(t *testing.T) {
+		for name, store := range map[string]func(c locker.Client) locker.Store{
+			"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				checkLawsOn(t, over, store)
+			})
+		}
+	})
+	for _, refused := range direct.ACLLog(t.Context(), 100).Val() {
+		t.Errorf("the server refused: %+v", refused)
 	}
 }
 

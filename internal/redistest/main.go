@@ -3,8 +3,11 @@ package redistest
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 )
 
@@ -17,6 +20,11 @@ var shared sharedServer
 //
 // The parameter m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, checks ...func() error) {
+	// Tests with servers mostly wait for time to pass, so twice as many as usual run at once. The
+	// flag -parallel of the command line has the last word, because it is read later.
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	os.Exit(shared.run(m, checks...))
 }
 

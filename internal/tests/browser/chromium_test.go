@@ -130,6 +130,9 @@ func open(t *testing.T, s screen, url string) *tab {
 	b.run(chromedp.EmulateViewport(s.width, s.height), chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		scheme := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: s.scheme}}
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: scheme})
+		if err == nil { // several tabs are open, and each behaves as if it had the focus
+			_, err = chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+		}
 		if err == nil {
 			_, err = chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watchShifts})
 		}

@@ -86,9 +86,11 @@ func (b *tab) scene(name string) {
 // Each scene and each button does on the page what it says, and the page says what the database
 // says.
 func TestEachSceneAndEachButton(t *testing.T) {
+	t.Parallel()
 	const results = "SELECT count(*) FROM flashsale_results WHERE mode = $1 AND result = "
 	for _, s := range screens() {
 		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
 			th := openTheatre(t)
 			b := open(t, s, th.url)
 

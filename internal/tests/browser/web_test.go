@@ -90,11 +90,12 @@ func hold(t *testing.T, server *redistest.Server) (busy *locker.Lease) {
 
 // latchctl web says what the server says, on each screen.
 func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	busy := hold(t, server)
 	url := start(t, build(t, "cmd/latchctl", "latchctl"), "web", "--listen", "127.0.0.1:0", "--node", "redis://"+server.Addr())
 	for _, s := range screens() {
-		t.Run(s.String(), func(t *testing.T) {
+		t.Run(s.String(), func(t *testing.T) { // one after the other, because the tabs share what the page stores
 			b := open(t, s, url)
 			b.await("the busiest key is the first row", `(document.querySelector("#keys button") || {}).textContent === "report:nightly"`)
 			if got := b.text("#keys tr td:nth-child(2)"); got != "5" {

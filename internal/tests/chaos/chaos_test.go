@@ -25,7 +25,7 @@ import (
 )
 
 var (
-	runFor   = flag.Duration("for", 20*time.Second, "how long TestChaos begins new rounds")
+	runFor   = flag.Duration("for", 6*time.Second, "how long TestChaos begins new rounds")
 	roundFor = flag.Duration("round", 6*time.Second, "how long the faults of a round last")
 	seedFlag = flag.Uint64("seed", 0, "the seed of the first round; 0: a new one")
 	record   = flag.String("record", "", "a file to which each round adds its result, as a line of JSON")

@@ -27,7 +27,7 @@ import (
 
 var (
 	libraryProcesses  = flag.Int("library-processes", 4, "processes that count with each library; the whole size is 16")
-	libraryIncrements = flag.Int("library-increments", 250, "increments of each of them; the whole size is 1000")
+	libraryIncrements = flag.Int("library-increments", 50, "increments of each of them; the whole size is 1000")
 )
 
 // increment adds 1 to the account under the lock of rule, with one library for databases.
