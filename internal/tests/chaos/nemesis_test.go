@@ -110,6 +110,13 @@ var nemeses = []nemesis{
 			})
 			return nil
 		})},
+	{name: "memory full", on: always, begin: onServers(func(w *world, s *redistest.Server) func() {
+		limit := func(bytes string) {
+			w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.ConfigSet(ctx, "maxmemory", bytes).String() })
+		}
+		limit("1") // the policy is noeviction
+		return func() { limit("0") }
+	})},
 	{name: "clock of the server stepped", on: withClock, loses: true, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
 		w.clocks[s].Set(time.Duration(w.rng.IntN(5000)-2000) * time.Millisecond)
 		return func() { w.clocks[s].Set(0) }

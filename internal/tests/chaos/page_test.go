@@ -32,7 +32,7 @@ func TestThePageOfFaults(t *testing.T) {
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", "| FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |", "commit 1234abcd", "-round 8s", "a machine", "| redsync |", "| 50 | 2 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "-round 8s", "a machine", "| redsync |", "| 50 | 2 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -207,7 +207,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("|---|---|---|---|---|---|---|")
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		s := faults[name]
-		line("| %s | %d | %s | %d | %d | %s | %s |", name, s.Injected, thousands(s.Operations), s.Overlaps-s.Undocumented, s.Undocumented, percentile(s.Recovery, 50), percentile(s.Recovery, 99))
+		line(`| <a id="%s"></a>%s | %d | %s | %d | %d | %s | %s |`, anchor(name), name, s.Injected, thousands(s.Operations), s.Overlaps-s.Undocumented, s.Undocumented, percentile(s.Recovery, 50), percentile(s.Recovery, 99))
 	}
 	line("")
 	line("## Each fault and each kind of lock")
@@ -263,6 +263,12 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		picture = draw(worst.Worst)
 	}
 	return b.String(), picture
+}
+
+// anchor returns the name of the place of a fault in the page, for links.
+func anchor(fault string) string {
+	fault, _, _ = strings.Cut(fault, " (")
+	return "fault-" + strings.ReplaceAll(strings.ToLower(strings.ReplaceAll(fault, ":", "")), " ", "-")
 }
 
 // oldWrites counts the violations of this kind.

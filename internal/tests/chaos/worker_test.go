@@ -203,9 +203,10 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 	switch n := rng.IntN(60); {
 	case w.LongHold:
 		stay = short(rng, w.TTL*3/4)
-	case n == 0:
+	case w.Brisk && rng.IntN(400) > 0:
+	case w.Brisk, n == 0:
 		stay = w.TTL + short(rng, w.TTL)
-	case n < 30 && !w.Brisk:
+	case n < 30:
 		stay = short(rng, 40*time.Millisecond)
 	}
 	half := h.granted.add(stay / 2)

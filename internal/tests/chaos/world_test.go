@@ -43,7 +43,7 @@ const (
 	processes    = 4
 	callers      = 3
 	briskCallers = 24
-	briskKeys    = 200
+	briskKeys    = 1000
 )
 
 // world is what a round runs in.
