@@ -112,7 +112,9 @@ var nemeses = []nemesis{
 		})},
 	{name: "memory full", on: always, begin: onServers(func(w *world, s *redistest.Server) func() {
 		limit := func(bytes string) {
-			w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.ConfigSet(ctx, "maxmemory", bytes).String() })
+			w.admin(s, func(ctx context.Context, c *redis.Client) string {
+				return c.ConfigSet(ctx, "maxmemory", bytes).String()
+			})
 		}
 		limit("1") // the policy is noeviction
 		return func() { limit("0") }
