@@ -95,11 +95,12 @@ type tab struct {
 	problems []string // errors and warnings in the browser's console
 }
 
-// watchShifts adds up by how much elements have moved by themselves.
+// watchShifts notes by how much elements have moved by themselves. The bars of a lane move with the
+// time, and do not count.
 const watchShifts = `window.shifts = [];
 new PerformanceObserver(list => {
 	for (const e of list.getEntries()) {
-		if (!e.hadRecentInput) shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName)).join(" "));
+		if (!e.hadRecentInput && !e.sources.every(s => s.node?.closest?.("svg"))) shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName)).join(" "));
 	}
 }).observe({type: "layout-shift", buffered: true});`
 
