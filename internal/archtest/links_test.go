@@ -19,6 +19,8 @@ var (
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
 	// section finds a heading. If a heading contains a link, only the text of the link counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	// place finds what a row of a table, which has no heading, is named by for links.
+	place = regexp.MustCompile(`<a id="([^"]+)"></a>`)
 	// fileName finds the names of this repository's files that a document mentions without a link.
 	fileName = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
@@ -91,9 +93,13 @@ func linkFault(t testing.TB, tree fs.FS, document, target, title string) string 
 	return ""
 }
 
-// sections returns the names under which the headings of a document can be linked to.
+// sections returns the names under which the headings and places of a document can be linked to.
 func sections(text string) (names []string) {
-	for _, m := range section.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+	text = fenced.ReplaceAllString(text, "")
+	for _, m := range place.FindAllStringSubmatch(text, -1) {
+		names = append(names, m[1])
+	}
+	for _, m := range section.FindAllStringSubmatch(text, -1) {
 		names = append(names, strings.Map(func(r rune) rune {
 			switch {
 			case r == ' ':
