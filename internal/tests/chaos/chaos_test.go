@@ -83,6 +83,7 @@ func run(t *testing.T, r round) *result {
 	for now() < began.add(r.For) {
 		w.trouble()
 	}
+	w.noteFailovers()
 	lasted := now().since(began)
 	left := w.stop()
 	h, err := readHistory(w.dir, w.killed)

@@ -345,7 +345,7 @@ func (w *world) trouble() {
 		}
 	}
 	t := trouble{span: span{from: now()}}
-	before := w.masterAddrs()
+	w.noteFailovers()
 	lost := ""
 	var ends []func()
 	for _, n := range chosen {
@@ -368,29 +368,38 @@ func (w *world) trouble() {
 	for _, s := range w.workers {
 		s.faulty = false
 	}
-	if after := w.masterAddrs(); !slices.Equal(before, after) && lost == "" {
-		lost = "failover"
-	}
 	t.to = now()
 	w.troubles = append(w.troubles, t)
 	if lost != "" {
 		w.losses = append(w.losses, loss{lost, t.span})
 	}
+	w.noteFailovers()
 	if w.quorum() && w.Patch[0] == "" && w.Library == "" {
 		w.awaitVotes()
 	}
 	w.sleep(100*time.Millisecond + short(w.rng, 400*time.Millisecond))
 }
 
-// masterAddrs returns the addresses of the masters, so that a failover that nobody asked for is
-// seen.
-func (w *world) masterAddrs() (all []string) {
+// noteFailovers records a loss if the masters are not those of the look before, or if a former
+// master still serves. Sentinels and Clusters fail over by themselves when a server was slow, also
+// some time after the trouble.
+func (w *world) noteFailovers() {
 	if w.sentinel == nil && w.cluster == nil {
-		return nil
+		return
 	}
-	for _, s := range w.masters() {
-		all = append(all, s.Addr())
+	var serving []string
+	for _, s := range w.servers {
+		if w.saysMaster(s) {
+			serving = append(serving, s.Addr())
+		}
 	}
-	slices.Sort(all)
-	return all
+	at := now()
+	most := 1
+	if w.cluster != nil {
+		most = len(w.cluster.Masters)
+	}
+	if w.serving != nil && !slices.Equal(serving, w.serving) || len(serving) > most {
+		w.losses = append(w.losses, loss{"failover", span{w.looked, at}})
+	}
+	w.serving, w.looked = serving, at
 }

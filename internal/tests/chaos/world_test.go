@@ -67,6 +67,8 @@ type world struct {
 
 	killed   map[string]instant
 	losses   []loss
+	serving  []string // the servers that said at the time looked that they are masters
+	looked   instant
 	troubles []trouble
 	busy     map[*redistest.Server]bool // servers with a fault now
 }
@@ -323,7 +325,7 @@ func (w *world) masters() []*redistest.Server {
 		if w.busy[s] {
 			continue
 		}
-		if strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.Info(ctx, "replication").Val() }), "role:master") {
+		if w.saysMaster(s) {
 			all = append(all, s)
 		}
 	}
@@ -335,6 +337,10 @@ func (w *world) masters() []*redistest.Server {
 		all = slices.DeleteFunc(all, func(s *redistest.Server) bool { return s.Addr() != addr })
 	}
 	return all
+}
+
+func (w *world) saysMaster(s *redistest.Server) bool {
+	return strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.Info(ctx, "replication").Val() }), "role:master")
 }
 
 // admin asks one server directly.
