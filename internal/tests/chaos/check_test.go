@@ -178,9 +178,9 @@ func (v *verdict) checkFences(holds []*hold, losses []loss) {
 	}
 }
 
-// fencesMayFall reports whether a smaller fence than before is documented in the time: in a loss, and
-// for as long after it as a former holder may keep its lease. When the counters are lost and the
-// clock of the server was ahead before, fences grow again when the clock has passed that time.
+// fencesMayFall reports whether a smaller fence than before is documented in the time: in a loss,
+// and for as long after it as a former holder may keep its lease. When the counters are lost and
+// the clock of the server was ahead before, fences grow again when the clock has passed that time.
 func fencesMayFall(losses []loss, in span) bool {
 	ahead := time.Duration(0)
 	for _, l := range losses {
