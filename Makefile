@@ -74,7 +74,7 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 	@.ci/install-servers redis-6.2 $(redis-6.2)
 	PATH="$(redis-6.2):$$PATH" $(call in-scratch,race) $(test-go) --packages "$(stores)" -- -race -count=1 -run 'ObeysTheLaws|FormerMaster' -skip SetAndAClusterObeys
 	@$(call forget,race)
-	@echo "the root once more, with the oldest Go and the oldest dependencies"
+	@echo "the root once more, without the laws of Stores, with the oldest Go and the oldest dependencies"
 	$(alone) $(oldest) $(call in-scratch,oldest) $(test-go) --packages ./... -- -p 4 -shuffle=on -timeout 20m -skip 'ObeysTheLaws|LawsHold|WhenACallIsLost'
 	@$(call forget,oldest)
 	@set -e; for module in $(modules); do \
@@ -99,6 +99,7 @@ soak: tools ## the same for an hour on the system's server, and write docs/fault
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 	go test -count=1 -timeout 1h ./internal/quorum -run WhenACallIsLost -nodes 5 -part -1
 	go test -count=1 -timeout 1h ./locker -run InAStorm -storm 5m
+	go test -count=1 -timeout 1h ./internal/tests/sqllock -run WithEachLibrary -library-processes 16 -library-increments 1000
 
 .PHONY: mutants
 mutants: tools ## break the code in one line at a time, and see a test fail: half an hour

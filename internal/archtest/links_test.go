@@ -116,12 +116,12 @@ func sections(text string) (names []string) {
 func TestLinksRefused(t *testing.T) {
 	t.Parallel()
 	expect(t, checkLinks(t, treeOf(map[string]string{
-		"README.md": "# A `part`, of [it](docs/a.md)\n[a](docs/a.md) [a](docs/a.md#no-part \"title\") [dir](docs) [web](https://example.com/x)\n" +
+		"README.md": "# A `part`, of [it](docs/a.md)\n[a](docs/a.md) [a](docs/a.md#no-part \"title\") [row](docs/a.md#a-row) [dir](docs) [web](https://example.com/x)\n" +
 			"[here](#a-part-of-it) ![picture](docs/none.png) [mail](mailto:a@example.com) `[code](none)` `lua/a.lua` `gone.go`\n" +
 			"\n```md\n# no part\n[block](none.md)\n```\n[back](../outside.md) [slash](/docs/a.md)\n",
 		"CHANGELOG.md":       "`gone.go` is gone\n",
 		"docs/README.md":     "[a](a.md)\n",
-		"docs/a.md":          "[up](../README.md) [deep](adr/b.md)\n",
+		"docs/a.md":          "[up](../README.md) [deep](adr/b.md)\n| <a id=\"a-row\"></a>a |\n",
 		"docs/adr/b.md":      "[up](../a.md) [wrong](a.md)\n",
 		"docs/adr/c.md":      "",
 		"docs/adr/README.md": "[c](c.md)\n",

@@ -58,9 +58,10 @@ func TestTheLawsOfRedlockHoldWhenACallIsLost(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, *lossyNodes)
 	enroll(t, clients(clientsOf(t, servers)))
+	t.Logf("the flag -part=%d chooses the laws of this run", *lossyPart)
 	t.Run(fmt.Sprintf("of %d", *lossyNodes), func(t *testing.T) {
 		storetest.Run(t, func(t *testing.T) storetest.Harness {
-			if !inLossyPart(t) {
+			if !inLossyPart(t) { // TestRedlockObeysTheLaws checks this law
 				return storetest.Harness{Store: openQuorum(t, clientsOf(t, servers))}
 			}
 			h, losses := quorumHarness(t, servers), new(storetest.Losses)

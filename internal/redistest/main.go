@@ -20,12 +20,22 @@ var shared sharedServer
 //
 // The parameter m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, checks ...func() error) {
-	// Tests with servers mostly wait for time to pass, so twice as many as usual run at once. The
-	// flag -parallel of the command line has the last word, because it is read later.
+	runMoreAtOnce()
+	os.Exit(shared.run(m, checks...))
+}
+
+// runMoreAtOnce lets twice as many tests as usual run at once, because tests with servers mostly
+// wait for time to pass. The flag -parallel of the command line has the last word: either it was
+// read before, and is set, or it is read later.
+func runMoreAtOnce() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return
+	}
 	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
-	os.Exit(shared.run(m, checks...))
 }
 
 // sharedServer starts its server when a test first uses it. Before open and after close, no test

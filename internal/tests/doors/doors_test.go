@@ -428,6 +428,12 @@ func checkComplete(t *testing.T, doors map[string]any) {
 			}
 		}
 	}
+	checkOpen(t, open, known)
+}
+
+// checkOpen checks that each function in open is known.
+func checkOpen(t *testing.T, open map[string]string, known map[string]bool) {
+	t.Helper()
 	for name := range open {
 		if !known[name] {
 			t.Errorf("there is no %s", name)
