@@ -115,7 +115,7 @@ func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 			if _, err := handle(t, nil, other).Purge(t.Context(), sqllock.Ages{Ledger: time.Hour}); err != nil {
 				t.Error(err)
 			}
-			if err := transact(t.Context(), sharing{l}, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
+			if err := transact(t.Context(), l, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
 				func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
 				t.Error(err)
 			}

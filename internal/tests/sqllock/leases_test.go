@@ -102,7 +102,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 		rules := []locker.Rule{{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}, {Key: "order", TTL: account.TTL}}
 
 		db.writeClaim(t, "tenant", 1<<61, "a writer")
-		err = transactAll(t.Context(), sharing{l}, db, rules, deposit(1))
+		err = transactAll(t.Context(), l, db, rules, deposit(1))
 		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "tenant" {
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
@@ -114,7 +114,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			before()
 			was := db.balance(t)
 			written := make(chan error, 1)
-			err = transactAll(t.Context(), sharing{l}, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+			err = transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 				store.Free("tenant")
 				go func() {
 					written <- transact(context.Background(), newer, db, locker.Rule{Key: "tenant"}, deposit(50), sqllock.WithRetries(1000))

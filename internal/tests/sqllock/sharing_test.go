@@ -11,14 +11,6 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// sharing is a Locker that accepts Shared Rules, but grants a key to only one caller at a time.
-type sharing struct{ locker.Locker }
-
-func (s sharing) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
-	rule.Mode = locker.Exclusive
-	return s.Locker.Acquire(ctx, rule)
-}
-
 func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -33,7 +25,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 		onlyReads := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
 		for name, do := range map[string]func() error{
-			"shared":                  func() error { return transact(t.Context(), sharing{l}, db, shared, reads) },
+			"shared":                  func() error { return transact(t.Context(), l, db, shared, reads) },
 			"exclusive, only to read": func() error { return transact(t.Context(), l, db, account, reads, onlyReads) },
 			"exclusive, at serializable": func() error {
 				return transact(t.Context(), l, db, account, reads, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: sql.LevelSerializable}))
@@ -46,7 +38,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 0 {
 			t.Errorf("%d claims", n)
 		}
-		if err := transact(t.Context(), sharing{l}, db, shared, deposit(1)); err == nil {
+		if err := transact(t.Context(), l, db, shared, deposit(1)); err == nil {
 			t.Error("a Shared lease has written")
 		}
 		if err := transact(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
@@ -54,12 +46,12 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 		db.checkBalance(t, 100)
 		writes := sqllock.WithTxOptions(&sql.TxOptions{})
-		if err := transact(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
+		if err := transact(t.Context(), l, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("a Shared lease that wants to write: %v", err)
 		}
 
 		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
-		if err := transactAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
+		if err := transactAll(t.Context(), l, db, mixed, reads, onlyReads); err != nil {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
@@ -72,11 +64,11 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 
 		db.writeClaim(t, account.Key, 1<<61, "a writer")
-		if err := transact(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
+		if err := transact(t.Context(), l, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader whose server went back: %v", err)
 		}
 		late := beginner{db, func() { store.Steal(account.Key) }}
-		if err := transact(t.Context(), sharing{l}, late, shared, reads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
+		if err := transact(t.Context(), l, late, shared, reads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader that was overtaken: %v", err)
 		}
 	})
@@ -128,7 +120,7 @@ func TestAReaderSeesOneMoment(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
-		err := transact(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
+		err := transact(t.Context(), l, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
 			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // a caller without a lock writes here
 			one, err := read(ctx, tx, 1)
 			if err != nil {

@@ -295,7 +295,7 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 func TestCallsOfOneHandleDoNotChangeEachOther(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		h := handle(t, sharing{l}, db, sqllock.WithRetries(1000))
+		h := handle(t, l, db, sqllock.WithRetries(1000))
 		shared := locker.Rule{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}
 		for i, err := range runTogether(16, func(i int) error {
 			switch i % 4 {
