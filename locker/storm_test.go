@@ -29,7 +29,7 @@ var storms = map[string]storm{
 	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
-	}, 4},
+	}, 2},
 	// When the server does not know a script, the client sends the call again with the text of
 	// the script. The script must still run only once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
@@ -41,7 +41,7 @@ var storms = map[string]storm{
 			return 0, err
 		}
 		return 1, c.ScriptFlush(ctx).Err()
-	}, 20},
+	}, 8},
 }
 
 // Although any message may be lost, no caller is stuck, no caller gets an error, and no two

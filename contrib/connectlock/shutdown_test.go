@@ -23,6 +23,12 @@ func TestAShutdownCutsNoCallThatHoldsItsLock(t *testing.T) {
 					}
 					return place(ctx, r)
 				}}, grpclock.FromDescriptors())
+				// One connection is open, so that five hundred calls do not dial five hundred.
+				if resp, err := s.Client().Get(s.URL); err != nil {
+					t.Fatal(err)
+				} else {
+					_ = resp.Body.Close()
+				}
 				c := client(s, shop.Shop_Wait_FullMethodName, opts...)
 				return locktest.Stopping{
 					Send: func(ctx context.Context, key string) string {

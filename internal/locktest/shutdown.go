@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -58,7 +57,7 @@ func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx conte
 	t.Helper()
 	const requests, keys = 1000, 50
 	var asked beginnings
-	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(5*time.Second), locker.WithObserver(&asked))
+	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(&asked))
 	var holders atomic.Int32
 	finish := make(chan struct{})
 	server := start(l, func(ctx context.Context) error {

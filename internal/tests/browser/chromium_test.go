@@ -191,9 +191,9 @@ func (b *tab) fact(card, name string) string {
 // await waits until the script is true.
 func (b *tab) await(what, script string) {
 	b.t.Helper()
-	for deadline := time.Now().Add(40 * time.Second); !eval[bool](b, script); time.Sleep(50 * time.Millisecond) { //nolint:forbidigo // between looks, until the deadline
+	for deadline := time.Now().Add(90 * time.Second); !eval[bool](b, script); time.Sleep(50 * time.Millisecond) { //nolint:forbidigo // between looks, until the deadline
 		if time.Now().After(deadline) {
-			b.t.Fatalf("after 40 s still not: %s\n%s", what, eval[string](b, "document.body.innerText"))
+			b.t.Fatalf("after 90 s still not: %s\n%s", what, eval[string](b, "document.body.innerText"))
 		}
 	}
 }
