@@ -34,38 +34,57 @@ func (db *database) isMariaDB(t testing.TB) bool {
 }
 
 // InnoDB takes its snapshot at the first plain SELECT. This SELECT must not come between the
-// claims of two resources.
+// claims of two resources, and must not come before a Shared resource is locked.
 func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
-		t.Run(level.String(), func(t *testing.T) {
-			forEach(t, func(t *testing.T, db *database) {
-				l, store := memory(t)
-				successor, err := locker.NewFromStore(store.NewProcess())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = successor.Close(context.Background()) }()
-				done := make(chan error, 1)
-				// The older holder holds b, the second resource of the successor. The older holder
-				// is still at work when its lease is lost.
-				err = transact(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
-					store.Free("b")
-					go func() {
-						done <- transactAll(t.Context(), successor, db, []locker.Rule{{Key: "a"}, {Key: "b"}}, deposit(50),
-							sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
-					}()
-					db.awaitBlocked(t)
-					return deposit(10)(ctx, tx)
-				})
-				if err != nil {
-					t.Error(err)
-				}
-				if err := <-done; err != nil {
-					t.Errorf("the successor: %v", err)
-				}
-				db.checkBalance(t, 160)
-			}, postgres, maria)
-		})
+		for _, mode := range []locker.Mode{locker.Exclusive, locker.Shared} {
+			t.Run(level.String()+" "+mode.String(), func(t *testing.T) {
+				forEach(t, func(t *testing.T, db *database) {
+					checkThatTheSuccessorReadsTheCommit(t, db, level, mode)
+				}, postgres, maria)
+			})
+		}
+	}
+}
+
+// checkThatTheSuccessorReadsTheCommit runs an older holder of b, which is still at work when its
+// lease is lost, and a successor. The successor takes a, and then b in the given mode. It copies
+// account 1, the data of b, to account 2, the data of a.
+func checkThatTheSuccessorReadsTheCommit(
+	t *testing.T, db *database, level sql.IsolationLevel, mode locker.Mode,
+) {
+	t.Helper()
+	l, store := memory(t)
+	successor, err := locker.NewFromStore(store.NewProcess())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = successor.Close(context.Background()) }()
+	copyBalance := func(ctx context.Context, tx *sqllock.Tx) error {
+		balance, err := read(ctx, tx, 1)
+		if err != nil {
+			return err
+		}
+		return write(ctx, tx, 2, balance)
+	}
+	rules := []locker.Rule{{Key: "a"}, {Key: "b", Mode: mode}}
+	isolation := sqllock.WithTxOptions(&sql.TxOptions{Isolation: level})
+	done := make(chan error, 1)
+	older := locker.Rule{Key: "b", TTL: account.TTL}
+	err = transact(t.Context(), l, db, older, func(ctx context.Context, tx *sqllock.Tx) error {
+		store.Free("b")
+		go func() { done <- transactAll(t.Context(), successor, db, rules, copyBalance, isolation) }()
+		db.awaitBlocked(t)
+		return deposit(10)(ctx, tx)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the successor: %v", err)
+	}
+	if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 110 {
+		t.Errorf("the successor has read %d, want 110, which the older holder has committed", n)
 	}
 }
 

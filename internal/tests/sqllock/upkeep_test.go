@@ -48,17 +48,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 			t.Errorf("the floor is %d, want one less than the smallest fresh fence", n)
 		}
 		for fence, want := range map[uint64]error{3000: sqllock.ErrStaleFence, 4999: sqllock.ErrStaleFence, 5001: nil} {
-			l, store := memory(t)
-			if err := l.RaiseFence(t.Context(), "order:0001", base+fence-1); err != nil {
-				t.Fatal(err)
-			}
-			rule := locker.Rule{Key: "order:0001", TTL: account.TTL}
-			var err error
-			_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
-				store.Steal(rule.Key)
-				err = transactWithin(ctx, db, deposit(0))
-				return nil
-			})
+			err := transactLate(t, db, "order:0001", base+fence)
 			db.exec(t, "DELETE FROM latchkit_fence WHERE resource = 'order:0001'")
 			if !errors.Is(err, want) {
 				t.Errorf("with fence %d: %v, want %v", fence, err, want)
@@ -66,6 +56,62 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 		}
 		if _, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Fences: time.Hour}); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("an age of 1h: %v", err)
+		}
+	})
+}
+
+// transactLate runs a transaction with the given fence of key, after its lease was lost.
+func transactLate(t *testing.T, db *database, key string, fence uint64) (err error) {
+	t.Helper()
+	l, store := memory(t)
+	if err := l.RaiseFence(t.Context(), key, fence-1); err != nil {
+		t.Fatal(err)
+	}
+	rule := locker.Rule{Key: key, TTL: account.TTL}
+	_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
+		store.Steal(key)
+		err = transactWithin(ctx, db, deposit(0))
+		return nil
+	})
+	return err
+}
+
+// Two jobs may give different ages. A lease that is renewed for a long time keeps its fence, so a
+// small fence may be claimed later than a large one. The second job here keeps the leader's small
+// fence, and computes a floor below it. If this floor replaced the larger one, a late holder of the
+// order could claim again.
+func TestAPurgeWithALongerAgeDoesNotLowerTheFloor(t *testing.T) {
+	const base = uint64(1) << 60 // larger than any clock in µs
+	forEach(t, func(t *testing.T, db *database) {
+		for _, row := range []struct {
+			resource string
+			fence    uint64
+			age      time.Duration
+		}{
+			{"order", base + 200, 10 * day}, {"leader", base + 100, 3 * day},
+			{"fresh", base + 1000, time.Hour}, {"outlier", 1 << 61, 10 * day},
+		} {
+			db.writeClaim(t, row.resource, row.fence, "old")
+			db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.timeAgo(row.age)+
+				" WHERE resource = '"+row.resource+"'")
+		}
+		for _, purge := range []struct {
+			age     time.Duration
+			removed int64
+		}{{2 * day, 0}, {7 * day, 1}} {
+			n, err := handle(t, nil, db).Purge(t.Context(), sqllock.Ages{Fences: purge.age})
+			if err != nil || n != purge.removed {
+				t.Errorf("age %v: removed %d, %v; want %d", purge.age, n, err, purge.removed)
+			}
+			floor := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = ''")
+			if floor != int64(base)+999 {
+				t.Errorf("age %v: the floor is 2^60 + %d, want 2^60 + 999", purge.age, floor-int64(base))
+			}
+			db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.timeAgo(2*time.Hour)+
+				" WHERE resource = ''")
+		}
+		if err := transactLate(t, db, "order", base+150); !errors.Is(err, sqllock.ErrStaleFence) {
+			t.Errorf("a late holder of a forgotten fence: %v, want ErrStaleFence", err)
 		}
 	})
 }
