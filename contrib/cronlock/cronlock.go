@@ -36,10 +36,10 @@ import (
 // of c reads spec. The parameter name is the name of the job. All processes must use the same name,
 // and no other job may have this name.
 //
-//	_, err := cronlock.Once(c, l, "0 3 * * *", "report", makeReport, cronlock.WithMakeUp())
+//	_, err := cronlock.Once(c, l, "0 3 * * *", "report", makeReport, cronlock.WithMakeUp(10*time.Minute))
 //
-// The other processes do not wait: a refused process skips the tick. With [WithMakeUp], they wait
-// for the window, and run the tick if nobody has succeeded. A process that Redis does not answer
+// Without [WithMakeUp], a refused process does not wait: it skips the tick. With WithMakeUp, it waits
+// for up to ten minutes here, and runs the tick if nobody has succeeded. A process that Redis does not answer
 // logs the error, and runs nothing.
 //
 // The context of job ends if the lock of the tick is lost, or when the context given by [WithBase]

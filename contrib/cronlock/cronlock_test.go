@@ -148,7 +148,7 @@ func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 		killed.Die()
 		<-ctx.Done() // the context ends, because the lease cannot be renewed
 		return context.Cause(ctx)
-	}, cronlock.WithMakeUp())
+	}, cronlock.WithMakeUp(30*time.Second))
 	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Minute)
 	for range 2 {
 		start(t, lockertest.NewLocker(t, store, locker.WithTTL(5*time.Second)), "0 * * * *", func(ctx context.Context) error {
@@ -158,7 +158,7 @@ func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 			}
 			runs.Add(1)
 			return nil
-		}, cronlock.WithMakeUp())
+		}, cronlock.WithMakeUp(30*time.Second))
 	}
 	time.Sleep(2 * time.Minute)
 	left := 2 - early.Load()
@@ -246,7 +246,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			return err
 		},
 		"no common time": func() error {
-			_, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.WithMakeUp())
+			_, err := cronlock.Once(c, l, "@every 1m", "job", job, cronlock.WithMakeUp(30*time.Second))
 			return err
 		},
 	} {

@@ -22,7 +22,7 @@ func Example() {
 	c := cron.New()
 	_, err = cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
 		return makeReport(ctx) // ctx ends if the lock is lost
-	}, cronlock.WithMakeUp(), cronlock.WithWindow(10*time.Minute))
+	}, cronlock.WithMakeUp(10*time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -24,23 +24,26 @@ type config struct {
 }
 
 // WithMakeUp makes another process run a tick again if its process died or its job returned an
-// error. The other processes wait at most for the time of [WithWindow] until the first process has
-// run the tick. A tick that succeeded does not run again. As long as one process is alive, a tick
-// runs at least once. A tick may run twice, so a second run of the job must be harmless.
-func WithMakeUp() Option { return func(c *config) { c.makesUp = true } }
+// error. The other processes wait at most for window until the first process has run the tick, and
+// then skip the tick. So window must be longer than the job and the TTL together: if the first
+// process dies near the end of the job, its key becomes free only a TTL later. The window replaces
+// that of [WithWindow]. A tick that succeeded does not run again. A tick may run twice, so a second
+// run of the job must be harmless.
+func WithMakeUp(window time.Duration) Option {
+	return func(c *config) { c.makesUp, c.window = true, window }
+}
 
 // WithNoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
-// [WithMakeUp], the tick is not skipped, but waits for the end of the earlier job. It waits at most
-// for the time of [WithWindow].
+// [WithMakeUp], the tick is not skipped, but waits for the end of the earlier job, at most for the
+// window.
 func WithNoOverlap() Option { return func(c *config) { c.noOverlap = true } }
 
 // WithWindow sets how long a tick is remembered. In this time after its start, no other process
-// starts the tick. With [WithMakeUp], Window is how long the other processes wait for the process
-// that runs the tick. Default: 30 s.
+// starts the tick. Default: 30 s.
 func WithWindow(d time.Duration) Option { return func(c *config) { c.window = d } }
 
-// WithMaxSkew sets by how much the clocks of two processes can differ. It must be less than
-// [WithWindow]. Default: 5 s.
+// WithMaxSkew sets by how much the clocks of two processes can differ. It must be less than the
+// window of [WithWindow] or [WithMakeUp]. Default: 5 s.
 func WithMaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
 
 // WithBase sets the parent of the jobs' contexts. When ctx ends, the jobs' contexts end too.
@@ -70,7 +73,7 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	case e.cfg.base == nil || e.cfg.logger == nil:
 		return errors.New("Base(nil) or WithLogger(nil); remove the option for the default")
 	case e.cfg.skew < 0 || e.cfg.window <= e.cfg.skew+e.cfg.window/100:
-		return fmt.Errorf("WithWindow(%v) with MaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
+		return fmt.Errorf("a window of %v with WithMaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
 	}
 	return nil
 }

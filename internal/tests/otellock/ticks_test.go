@@ -47,7 +47,7 @@ var schedules = map[string]struct {
 		_, err := cronlock.Once(c, l, atThree, "order", func(ctx context.Context) error {
 			lease, _ := locker.FromContext(ctx)
 			return job(lease.Key(), ctx.Done())
-		}, cronlock.WithMakeUp(), cronlock.WithWindow(time.Minute), cronlock.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
+		}, cronlock.WithMakeUp(time.Minute), cronlock.WithLogger(slog.New(slog.NewJSONHandler(logs, nil))))
 		if err != nil {
 			t.Fatal(err)
 		}
