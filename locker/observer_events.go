@@ -39,7 +39,8 @@ type RenewalEvent struct {
 	// Margin is how much of the lease was left when the answer came. A small Margin means that the
 	// lease was nearly lost.
 	Margin time.Duration
-	// TTL is the requested TTL of the renewal.
+	// TTL is the time for which the server had granted the lease before this renewal, of which
+	// Margin is left: the TTL of the rule, or 2 s for a lease that was just handed to a waiter.
 	TTL time.Duration
 	// Err is nil when the server confirmed the renewal. If Err is ErrLost, the lease is lost. After
 	// any other error, the lease is still held, and the renewal is repeated.
@@ -215,8 +216,12 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 	now := instantOf(time.Now())
 	for _, i := range places {
 		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
+			whole := claims[i].TTL
+			if claims[i].ByHandoff {
+				whole = h.renewal.handoffTTL
+			}
 			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
-				Margin: h.renewal.deadline.load().sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
+				Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i]),
 			}})
 		}
 	}

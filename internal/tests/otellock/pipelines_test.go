@@ -281,6 +281,34 @@ func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	})
 }
 
+// A lease that was handed to a waiter has 2 s, and its first renewal comes after an eighth of them.
+// This renewal is in time, so it is not logged as one of a lease that was nearly lost.
+func TestTheRenewalOfALeaseThatWasJustHandedOverIsNotLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		backend := lockertest.NewMemory()
+		holder, err := lockertest.NewLocker(t, backend).Acquire(t.Context(), locker.Rule{Key: "order:42"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiter := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			_ = holder.Release(t.Context())
+		}()
+		err = locker.Run(t.Context(), waiter, locker.Rule{Key: "order:42"}, func(context.Context) error {
+			time.Sleep(5 * time.Second) // the handed lease is renewed once, for its whole TTL
+			return nil
+		})
+		if got := strings.Join(tel.measured(t), "\n"); err != nil || !strings.Contains(got, "renewals mode=exclusive name=order: 1") {
+			t.Fatalf("positive control: %v, %s", err, got)
+		}
+		if late := tel.logs.linesWith("nearly lost"); len(late) > 0 {
+			t.Errorf("logged %q", late)
+		}
+	})
+}
+
 // When a lease is lost, no earlier record may claim that its renewal was tried again.
 func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
