@@ -120,7 +120,7 @@ func (s *Store) Repeat(ch calls.Chore) { s.links.Repeat(ch) }
 
 // BeginRenew does the work of Renew, and gives the answers of each call to onAnswer when they
 // arrive. If an answer shows that leases do not belong to their owners any more, or that their slot
-// moves, further calls are needed. A separate goroutine makes these calls before it calls onAnswer.
+// moves, or that a batch has several slots, further calls are needed. A separate goroutine makes these calls before it calls onAnswer.
 func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {
@@ -145,7 +145,7 @@ func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(
 // needsMoreCalls reports whether a grant of the batch shows that further calls are needed.
 func (b *batch) needsMoreCalls(grants []store.Grant) bool {
 	for _, i := range b.places {
-		if grants[i].State == store.NotOurs || slotMoves(grants[i].Err) {
+		if grants[i].State == store.NotOurs || slotMoves(grants[i].Err) || b.crossesSlots(grants[i].Err) {
 			return true
 		}
 	}

@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -250,5 +252,48 @@ func TestOnlyARefusalOfTheTextEndsTheUseOfMessages(t *testing.T) {
 		if got := redisstore.RefusesText(serverError(text)); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
+	}
+}
+
+// A proxy before several shards, to which a plain client leads, refuses scripts with keys of several
+// slots. Many leases of all kinds outlive their TTL behind it, with one refusal, and many callers
+// lock at the same time.
+func TestLeasesBehindAProxyToSeveralShardsAreRenewed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	refused := redistest.Restrictions{Slot: redisstore.SlotOf}
+	for name, open := range map[string]func(c *redis.Client, o locker.SingleOption) (*locker.Engine, error){
+		"one owner": func(c *redis.Client, o locker.SingleOption) (*locker.Engine, error) { return locker.New(c, o) },
+		"readers":   func(c *redis.Client, o locker.SingleOption) (*locker.Engine, error) { return locker.NewReadWrite(c, o) },
+		"permits": func(c *redis.Client, o locker.SingleOption) (*locker.Engine, error) {
+			return locker.NewSemaphore(c, 1, o)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, _ := behind(t, server, refused)
+			const ttl = 2 * time.Second
+			l, err := open(client, locker.WithTTL(ttl))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close(context.Background()) })
+			leases, errs := make([]*locker.Lease, 100), make([]error, 100)
+			var all sync.WaitGroup
+			for i := range leases {
+				all.Go(func() { leases[i], errs[i] = l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint(name, i)}) })
+			}
+			all.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * ttl) //nolint:forbidigo // the promise: nothing happens in this time
+			for _, lease := range leases {
+				if err := context.Cause(lease.Context()); err != nil {
+					t.Errorf("%s: %v", lease.Key(), err)
+				}
+				release(t, lease)
+			}
+		})
 	}
 }

@@ -2,11 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/locker/store"
@@ -35,8 +38,8 @@ func (b *batch) claims() iter.Seq[*store.Claim] {
 // server's other clients.
 const mostInPart = 32
 
-// batches divides the claims cs into batches: on a cluster by their slots, and everywhere by
-// whether the claim's lease came by hand-off. Readers learn through their inboxes that a writer
+// batches divides the claims cs into batches: where there are several shards by their slots, and
+// everywhere by whether the claim's lease came by hand-off. On a cluster, readers learn through their inboxes that a writer
 // waits, so batches marks these inboxes as used.
 func (s *Store) batches(cs []store.Claim) (all []*batch) {
 	type group struct {
@@ -47,8 +50,10 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 	for i := range cs {
 		c := &cs[i]
 		g := group{handed: c.ByHandoff}
-		if s.cluster != nil {
+		if s.cluster != nil || s.sharded.Load() {
 			g.slot = SlotOf(c.Key)
+		}
+		if s.cluster != nil {
 			if s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
 				s.inbox.markUsed(c.Key)
 			}
@@ -166,14 +171,20 @@ func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
 	b.fill(grants, call, text, err, s.acks)
 }
 
-// complete renews the leases whose slot moves, one after the other. After that, complete finds out
-// which of the lost leases were revoked. It reads only the notes for owners that do not hold their
+// complete renews the leases whose slot moves, one after the other, and those that were refused
+// because the batch has keys of several slots. Only this refusal shows that the server is a proxy
+// before several shards; the next renewals then have a batch for each slot. After that, complete
+// finds out which of the lost leases were revoked. It reads only the notes for owners that do not hold their
 // leases any more. After a restart of the server without data, a process loses all its leases at
 // once, so complete reads all their notes at the same time.
 func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
 	for _, i := range b.places {
-		if slotMoves(grants[i].Err) {
+		switch {
+		case slotMoves(grants[i].Err):
 			s.renewAlone(ctx, b.all[i], &grants[i])
+		case b.crossesSlots(grants[i].Err):
+			s.sharded.Store(true)
+			s.renew(ctx, &batch{kind: b.kind, handed: b.handed, all: b.all, places: []int{i}}, grants)
 		}
 	}
 	var work sync.WaitGroup
@@ -188,6 +199,13 @@ func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
 		})
 	}
 	work.Wait()
+}
+
+// crossesSlots reports whether err shows that the batch was refused because its keys lie in several
+// slots.
+func (b *batch) crossesSlots(err error) bool {
+	var reply redis.Error
+	return len(b.places) > 1 && errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "CROSSSLOT")
 }
 
 // renewAlone renews the lease of c while its slot moves, in steps of one key each, and puts the

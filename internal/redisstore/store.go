@@ -93,6 +93,7 @@ type Store struct {
 	acks    Acks           // the acknowledgements that leases need
 	inbox   *Subscriptions // nil: the client cannot subscribe
 	silent  atomic.Bool    // the server refuses scripts that send messages
+	sharded atomic.Bool    // the server is a proxy before several shards: it refuses scripts with keys of several slots
 }
 
 // Attach returns the Store of one server or of a cluster, without a subscription. The Store sends

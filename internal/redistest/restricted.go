@@ -21,6 +21,10 @@ type Restrictions struct {
 	Words    []string      // words that the text of a script must not contain, in lower case
 	Idle     time.Duration // a connection without a command for so long is closed, unless it has subscribed; 0: never
 	Channels *Server       // the server that gets the subscriptions; nil: the same server
+
+	// Slot returns the slot of a key. If it is not nil, a script whose keys lie in several slots is
+	// refused, as by a proxy before several shards.
+	Slot func(key string) uint16
 }
 
 // Restricted is a proxy before a server, which behaves like a hosted server.
@@ -136,6 +140,14 @@ func (r *Restricted) refusal(words []string) string {
 	r.mu.Unlock()
 	if slices.Contains(r.limits.Commands, name) {
 		return fmt.Sprintf("ERR unknown command '%s', with args beginning with: ", words[0])
+	}
+	if (name == "eval" || name == "evalsha") && r.limits.Slot != nil {
+		n, _ := strconv.Atoi(words[2])
+		for _, key := range words[3 : 3+n] {
+			if r.limits.Slot(key) != r.limits.Slot(words[3]) {
+				return "CROSSSLOT Keys in request don't hash to the same slot"
+			}
+		}
 	}
 	if name == "eval" || name == "script" && len(words) == 3 {
 		text := strings.ToLower(words[min(len(words)-1, 1)])
