@@ -84,7 +84,7 @@ func checkBreakable(l lock, fence uint64, fenceGiven bool) error {
 	case !l.Held:
 		return fmt.Errorf("nobody holds %s", l.key)
 	case l.Foreign:
-		return fmt.Errorf("%s is held by another library or program, which has no fence; look at the key with redis-cli, and delete it there if you must end that lock", l.key)
+		return fmt.Errorf("%s is held by another library or program, which has no fence; if that holder is gone, remove the key with the script under \"A foreign key without a TTL\" in docs/operations.md", l.key)
 	case !fenceGiven && len(l.Permits) > 0:
 		return usage("break: give the fence of the permit that you mean; latchctl show %s lists the permits", l.key)
 	case !fenceGiven:

@@ -109,7 +109,7 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 		}
 	}
 	listed(d.reportAll, bad, "locks", eternal, "leases have no TTL, so a crash of their holder locks them for ever", "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
-	listed(d.reportAll, bad, "locks", stuck, "keys that latchkit waits for are held by other programs, without a TTL", "find the program; if it is gone, DEL the key")
+	listed(d.reportAll, bad, "locks", stuck, "keys that latchkit waits for are held by other programs, without a TTL", "find the program; if it is gone, remove the key with the script under \"A foreign key without a TTL\" in docs/operations.md")
 	listed(d.reportAll, hint, "locks", dead, "queues have only waiters whose processes are gone", "nothing to do: the next caller removes them, or they end within a minute")
 	if len(eternal)+len(stuck)+len(dead) == 0 {
 		d.reportAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
@@ -136,11 +136,11 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		}
 	}
 	if marked == 0 && silent > 0 {
-		d.reportAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before they answer")
+		d.reportAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not run latchctl enroll before they answer")
 		return
 	}
 	if marked == 0 {
-		d.reportAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, call locker.EnrollRedlock once")
+		d.reportAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, run latchctl enroll once; otherwise change nothing: they vote by themselves after a quarantine")
 		return
 	}
 	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)),

@@ -167,10 +167,11 @@ server that has lost its counters, when the database remembers a larger fence an
 refuses every new holder. Take F from the database: it is the largest fence there.
 
 raise-fence never lowers a fence, and no command does: a number that is too large stays.
-So it refuses a fence that is ahead of the server's clock, which no lease can have got,
-unless --ahead is given.`,
-		Example: `  latchctl raise-fence order:42 --above 1790000000000001 --dry-run
-  latchctl raise-fence order:42 --above 1790000000000001`,
+So it refuses a fence that is ahead of the server's clock, unless --ahead is given. After a
+loss of data on a server whose clock is behind, --ahead is right; otherwise the number is
+mistyped.`,
+		Example: `  latchctl raise-fence order:42 --above 1790000000000001 --ahead --dry-run
+  latchctl raise-fence order:42 --above 1790000000000001 --ahead`,
 		Args: exactly(1, "one key"),
 	}
 	var ahead bool
@@ -185,7 +186,7 @@ unless --ahead is given.`,
 			}
 			limit := uint64(time.Now().Add(l.clockOffset + mostCounterLead).UnixMicro())
 			if above > limit && !ahead {
-				return fmt.Errorf("fence %d is ahead of the server's clock, whose fences are at %d: no lease has got it, and it cannot be taken back; nothing was changed", above, limit)
+				return fmt.Errorf("fence %d is ahead of the server's clock, whose fences are at %d: either it is mistyped, or the clock is behind; check the number against the error of the database, because it cannot be taken back, and then give --ahead; nothing was changed", above, limit)
 			}
 			if err := showText(c.OutOrStdout(), seen, nil); err != nil {
 				return err
