@@ -162,14 +162,15 @@ func ExampleMustIdempotency() {
 	store := idempotency.NewMemory() // idempotency.NewRedis(client) where there is more than one process
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
+	claims := func(c *gin.Context) map[string]any { return c.GetStringMap("claims") } // of the authentication
+	r.Use(func(c *gin.Context) { c.Set("claims", map[string]any{"sub": "customer-7"}) })
 	payments := 0
-	r.POST("/payments", ginlock.MustIdempotency(l, store, "{header.X-Tenant}"), func(c *gin.Context) {
+	r.POST("/payments", ginlock.MustIdempotency(l, store, "{claim.sub}", ginlock.WithClaims(claims)), func(c *gin.Context) {
 		payments++
 		c.String(http.StatusCreated, "payment %d", payments)
 	})
 	for range 2 {
 		req := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount": 7}`))
-		req.Header.Set("X-Tenant", "acme")
 		req.Header.Set("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324")
 		w := httptest.NewRecorder()
 		r.ServeHTTP(w, req)

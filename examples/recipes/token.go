@@ -37,15 +37,15 @@ func (t *Tokens) Get(ctx context.Context) (token Token, err error) {
 		if token = old; err != nil || token.fresh() {
 			return err
 		}
+		// The exchange spends the old refresh token. So it does not end with ctx, and the new token
+		// is stored before the release, unless another replica has stored a newer one.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
 		if token, err = t.Exchange(ctx, old.Refresh); err != nil {
 			return err
 		}
-		// The old refresh token is spent. So store the new one before the release, even if ctx
-		// has ended, unless another replica has stored a newer one.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
 		return optimistic.Update(ctx, t.Redis, t.Key, func(_ context.Context, now []byte) ([]byte, error) {
-			if !bytes.Equal(now, stored) {
+			if now != nil && !bytes.Equal(now, stored) {
 				return now, json.Unmarshal(now, &token)
 			}
 			return json.Marshal(token)
