@@ -38,9 +38,9 @@ import (
 //
 //	_, err := cronlock.Once(c, l, "0 3 * * *", "report", makeReport, cronlock.WithMakeUp(10*time.Minute))
 //
-// Without [WithMakeUp], a refused process does not wait: it skips the tick. With WithMakeUp, it waits
-// for up to ten minutes here, and runs the tick if nobody has succeeded. A process that Redis does not answer
-// logs the error, and runs nothing.
+// Without [WithMakeUp], a refused process does not wait: it skips the tick. With WithMakeUp, it
+// waits for up to ten minutes here, and runs the tick if nobody has succeeded. A process that Redis
+// does not answer logs the error, and runs nothing.
 //
 // The context of job ends if the lock of the tick is lost, or when the context given by [WithBase]
 // ends. An error of job is logged. Once returns an error if its arguments are wrong.

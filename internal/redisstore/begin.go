@@ -120,7 +120,8 @@ func (s *Store) Repeat(ch calls.Chore) { s.links.Repeat(ch) }
 
 // BeginRenew does the work of Renew, and gives the answers of each call to onAnswer when they
 // arrive. If an answer shows that leases do not belong to their owners any more, or that their slot
-// moves, or that a batch has several slots, further calls are needed. A separate goroutine makes these calls before it calls onAnswer.
+// moves, or that a batch has several slots, further calls are needed. A separate goroutine makes
+// these calls before it calls onAnswer.
 func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {

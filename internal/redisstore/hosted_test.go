@@ -255,9 +255,9 @@ func TestOnlyARefusalOfTheTextEndsTheUseOfMessages(t *testing.T) {
 	}
 }
 
-// A proxy before several shards, to which a plain client leads, refuses scripts with keys of several
-// slots. Many leases of all kinds outlive their TTL behind it, with one refusal, and many callers
-// lock at the same time.
+// A proxy before several shards, to which a plain client leads, refuses scripts with keys of
+// several slots. Many leases of all kinds outlive their TTL behind it, with one refusal, and many
+// callers lock at the same time.
 func TestLeasesBehindAProxyToSeveralShardsAreRenewed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -39,8 +39,8 @@ func (b *batch) claims() iter.Seq[*store.Claim] {
 const mostInPart = 32
 
 // batches divides the claims cs into batches: where there are several shards by their slots, and
-// everywhere by whether the claim's lease came by hand-off. On a cluster, readers learn through their inboxes that a writer
-// waits, so batches marks these inboxes as used.
+// everywhere by whether the claim's lease came by hand-off. On a cluster, readers learn through
+// their inboxes that a writer waits, so batches marks these inboxes as used.
 func (s *Store) batches(cs []store.Claim) (all []*batch) {
 	type group struct {
 		handed bool
@@ -174,9 +174,9 @@ func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
 // complete renews the leases whose slot moves, one after the other, and those that were refused
 // because the batch has keys of several slots. Only this refusal shows that the server is a proxy
 // before several shards; the next renewals then have a batch for each slot. After that, complete
-// finds out which of the lost leases were revoked. It reads only the notes for owners that do not hold their
-// leases any more. After a restart of the server without data, a process loses all its leases at
-// once, so complete reads all their notes at the same time.
+// finds out which of the lost leases were revoked. It reads only the notes for owners that do not
+// hold their leases any more. After a restart of the server without data, a process loses all its
+// leases at once, so complete reads all their notes at the same time.
 func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
 	for _, i := range b.places {
 		switch {
