@@ -86,6 +86,28 @@ func (ls *lines) watch(ctx context.Context, d time.Duration, most int, entries .
 	return answer[1:], answer[0], nil
 }
 
+// makeDue makes the next process that asks take the line of key over. Its entry in the index stays
+// as it is, because a watcher that waits in another Mode, or with another Limit, keeps tasks out.
+func (ls *lines) makeDue(ctx context.Context, key string) error {
+	bounded, cancel := context.WithTimeout(ctx, lineBound)
+	defer cancel()
+	entries, err := ls.redis.ZRange(bounded, ls.index()[0], 0, -1).Result()
+	if err != nil {
+		return err
+	}
+	var due []redis.Z
+	for _, entry := range entries {
+		if lock, ok := parseIndexEntry(entry); ok && lock.Key == key {
+			due = append(due, redis.Z{Member: entry})
+		}
+	}
+	if due == nil { // Redis has lost the index, so nobody knows how the key is locked
+		_, _, err := ls.watch(ctx, 0, 0, indexEntry(locker.Rule{Key: key}))
+		return err
+	}
+	return ls.redis.ZAdd(bounded, ls.index()[0], due...).Err()
+}
+
 // forgetIfEmpty removes from the index the line that this process has taken over, if the line is
 // empty, and reports whether it is empty. till is the time that watch has returned: if a task was
 // put off since then, the time is another one, and the line stays in the index.

@@ -86,8 +86,7 @@ func (g *Guard) RepairLine(ctx context.Context, key string) (removed int, err er
 		}
 		removed++
 	}
-	_, _, err = g.waker.lines.watch(ctx, 0, 0, indexEntry(locker.Rule{Key: key}))
-	return removed, err
+	return removed, g.waker.lines.makeDue(ctx, key)
 }
 
 func errNoLines(key string) error {

@@ -176,6 +176,7 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 		w.call(lock.Key)
 	case errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
 		w.rest(lock) // a process with another Locker has recorded this line
+	case errors.Is(err, locker.ErrBusy): // the Locker works, and no task waits for the key any more
 	default:
 		w.unfit()
 	}

@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -376,4 +377,114 @@ func TestALineCanBeSeenAndRepaired(t *testing.T) {
 	if _, err := guard(t, q.locker()).Line(t.Context(), busyKey); !errors.Is(err, locker.ErrUnsupported) {
 		t.Errorf("without WithWaking: %v", err)
 	}
+}
+
+// A line is repaired while a task runs that others may run beside. The repair must not keep those
+// tasks out until the running task has ended.
+func TestARepairKeepsNoTaskOutThatMayRunBesideOthers(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		locker func(c locker.Client, opts ...locker.SingleOption) (*locker.Engine, error)
+		rule   locker.Rule
+	}{
+		"Shared": {locker.NewReadWrite, locker.Rule{Mode: locker.Shared}},
+		"Limit": {func(c locker.Client, opts ...locker.SingleOption) (*locker.Engine, error) {
+			return locker.NewSemaphore(c, 1, opts...)
+		}, locker.Rule{Limit: 10}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, work := newQueue(t), newWork()
+			l, err := tc.locker(q.redis, locker.WithPrefix(q.name+":"))
+			must(t, err)
+			t.Cleanup(func() { must(t, l.Close(context.Background())) })
+			g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
+				asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Rule(tc.rule), asynqlock.Snooze(time.Hour)))
+			q.stop(g)
+			q.workers(g, 4, work)
+			q.enqueue("job", numbered(0))
+			next(t, work)
+			t.Cleanup(func() { close(work.end) })
+			q.enqueueAt("-unserved", time.Hour, busyKey)
+			q.record(fmt.Sprintf("%d.%d.0.%s", tc.rule.Mode, tc.rule.Limit, busyKey), time.Now().Add(time.Hour))
+			removed, err := g.RepairLine(t.Context(), busyKey)
+			must(t, err)
+			second := q.enqueue("job", numbered(1)).ID
+			if got := next(t, work); got != second || removed != 0 {
+				t.Errorf("%s runs, %d removed; want %s and 0", got, removed, second)
+			}
+		})
+	}
+}
+
+// enqueueAt enqueues a task that comes after d, in a queue with this suffix, and puts it into the
+// line of key.
+func (q *queue) enqueueAt(suffix string, d time.Duration, key string) {
+	q.t.Helper()
+	payload := fmt.Sprintf(`{"account":%q}`, strings.TrimPrefix(key, "account:"))
+	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), asynq.Queue(q.name+suffix), asynq.ProcessIn(d))
+	must(q.t, err)
+	q.putInLine(key, info.Queue, info.ID)
+}
+
+// putInLine puts a task into the line of key, behind those that are there.
+func (q *queue) putInLine(key, queue, id string) {
+	q.t.Helper()
+	now := float64(time.Now().UnixMicro())
+	must(q.t, q.redis.ZAdd(q.t.Context(), q.name+":asynqlock:line:{"+key+"}", redis.Z{Score: now, Member: fmt.Sprintf("%d:%s:%s", len(queue), queue, id)}).Err())
+}
+
+// record records in the index that a process watches the line with this entry until then.
+func (q *queue) record(entry string, until time.Time) {
+	q.t.Helper()
+	must(q.t, q.redis.ZAdd(q.t.Context(), q.name+":asynqlock:lines", redis.Z{Score: float64(until.UnixMicro()), Member: entry}).Err())
+}
+
+// vanishing is a Locker that ends a watcher's wait for busyKey soon. By then, the line of this key
+// is gone.
+type vanishing struct {
+	locker.Locker
+	q     *queue
+	ended atomic.Int32
+}
+
+func (v *vanishing) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	if r.Name != "asynq-wake" || r.Key != busyKey {
+		return v.Locker.Acquire(ctx, r)
+	}
+	r.Wait = 50 * time.Millisecond
+	lease, err := v.Locker.Acquire(ctx, r)
+	v.q.redis.Del(context.WithoutCancel(ctx), v.q.name+":asynqlock:line:{"+busyKey+"}")
+	v.ended.Add(1)
+	return lease, err
+}
+
+// The watcher of a busy key ends when the line of this key is gone. Its process still takes over
+// the lines of other keys, also if the front of such a line is gone.
+func TestAProcessWhoseLinesVanishTakesOtherLinesOver(t *testing.T) {
+	t.Parallel()
+	q, work := newQueue(t), &record{}
+	l := q.locker()
+	v := &vanishing{Locker: l, q: q}
+	g := guardOf(t, v, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour)))
+	q.stop(g)
+	_, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	q.workers(g, 4, work)
+	until := time.Now().Add(idleBound)
+	for n := 0; time.Now().Before(until); n++ {
+		before := v.ended.Load()
+		q.enqueue("job", numbered(n))
+		await(t, "its watcher has ended", func() bool { return v.ended.Load() > before })
+		if n == 0 {
+			q.putInLine("account:7", q.name, "gone")
+			q.enqueueAt("", time.Hour, "account:7")
+			q.record("0.0.0.account:7", time.Now())
+		}
+		if len(work.payloads()) > 0 {
+			return
+		}
+	}
+	t.Error("the task of the other line has not run")
 }

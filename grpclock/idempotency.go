@@ -30,6 +30,10 @@ import (
 // context does not end when the client leaves: the handler finishes, and a repeated call finds the
 // answer. After the look-up, the locks of the rule's Key or Keys are taken, so locker.FromContext
 // finds the lease of one of these locks.
+//
+// If such a lock is lost, the call ends with LOCK_LOST. If the handler has succeeded all the same,
+// the work is done, and a repeated call gets the handler's answer. An idempotency.Transactor rolls
+// the work back instead, and a repeated call runs again.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
@@ -182,17 +186,29 @@ func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	w.granted()
 	w.guard.event(w.outer, idempotencyName, eventAcquired, time.Since(w.began))
 	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name, call: w.outer}
-	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)
-	out.Failed = w.failure != nil
-	if _, refused := w.failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // this package's own Problem, and not the Problem of a call that the handler made
+	var resp any
+	var answer idempotency.Response // without what the reply to a lost lock adds
+	succeeded := false
+	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, func(ctx context.Context, req any) (_ any, err error) {
+		resp, err = w.handler(ctx, req)
+		answer, succeeded = r.response(int(status.Code(err))), err == nil
+		return resp, err
+	})
+	failure := w.failure
+	if _, undoes := w.guard.Store.(idempotency.Transactor); succeeded && !undoes {
+		failure = nil // even if a lock was lost, the work is done, and a repeated call must not do it again
+	}
+	out.Failed = failure != nil
+	if _, refused := failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // this package's own Problem, and not the Problem of a call that the handler made
 		return out
 	}
-	if out.Keep = w.guard.Storable(status.Code(w.failure)); !out.Keep {
+	if out.Keep = w.guard.Storable(status.Code(failure)); !out.Keep {
 		return out
 	}
-	body, err := w.encode()
+	body, err := encode(resp, failure)
 	size := len(body)
-	out.Response = r.response(int(status.Code(w.failure)), body)
+	out.Response = answer
+	out.Response.Body = body
 	for _, md := range []map[string][]string{out.Response.Header, out.Response.Trailer} {
 		for name, values := range md {
 			for _, v := range values {
@@ -205,13 +221,13 @@ func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 }
 
 // encode returns the bytes that are stored: of the response, or of the status of a failure.
-func (w *work) encode() ([]byte, error) {
-	if w.failure != nil {
-		return proto.Marshal(status.Convert(w.failure).Proto())
+func encode(resp any, failure error) ([]byte, error) {
+	if failure != nil {
+		return proto.Marshal(status.Convert(failure).Proto())
 	}
-	m, ok := w.resp.(proto.Message)
+	m, ok := resp.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("the response is a %T and not a protobuf message", w.resp)
+		return nil, fmt.Errorf("the response is a %T and not a protobuf message", resp)
 	}
 	return proto.Marshal(m)
 }
@@ -301,10 +317,10 @@ func (r *recorder) passed(err error) error {
 	}
 }
 
-func (r *recorder) response(code int, body []byte) idempotency.Response {
+func (r *recorder) response(code int) idempotency.Response {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return idempotency.Response{Status: code, Header: r.header, Trailer: r.trailer, Body: body}
+	return idempotency.Response{Status: code, Header: r.header, Trailer: r.trailer}
 }
 
 // idempotencyKey puts a name before the template of a rule, so that the keys of answers differ from

@@ -317,3 +317,63 @@ func TestAPanicLeavesNoAnswer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// undoing is a Transactor that only counts how often it was told to roll back.
+type undoing struct {
+	idempotency.Store
+	undone *atomic.Int32
+}
+
+func (u undoing) Transact(ctx context.Context, work func(ctx context.Context) error) error {
+	err := work(ctx)
+	if err != nil {
+		u.undone.Add(1)
+	}
+	return err
+}
+
+// The lock of the order is lost, but the handler has paid. So the repeated call must not pay again,
+// unless a Transactor has undone the payment.
+func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
+	var undone atomic.Int32
+	for name, tc := range map[string]struct {
+		store        idempotency.Store
+		answer       error
+		runs, undone int32
+	}{
+		"done":                     {idempotency.NewMemory(), nil, 1, 0},
+		"undone":                   {undoing{idempotency.NewMemory(), &undone}, nil, 2, 1},
+		"failed, and may not pass": {idempotency.NewMemory(), status.Error(codes.NotFound, "no"), 2, 0},
+		"failed, and rolled back":  {undoing{idempotency.NewMemory(), &undone}, status.Error(codes.NotFound, "no"), 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			undone.Store(0)
+			var p *payments
+			p = newPayments(t, grpclock.Idempotency{Store: tc.store}, func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
+				if a, _ := idempotency.FromContext(ctx); a == nil {
+					t.Error("there is no Attempt in the context")
+				} else if _, interrupted := a.Interrupted(); interrupted {
+					t.Error("a run that has ended counts as interrupted")
+				}
+				if p.runs.Load() > 1 {
+					return receipt(ctx), nil
+				}
+				_ = grpc.SetTrailer(ctx, metadata.Pairs("x-charge", "ch_1"))
+				p.store.Steal("order:42")
+				return receipt(ctx), tc.answer
+			})
+			_, err := p.client.Place(keyed(t.Context(), "k1"), &shop.Order{OrderId: "42"})
+			want(t, err, codes.Aborted, grpclock.ReasonLost)
+			p.store.Free("order:42")
+			var trailer metadata.MD
+			r, err := p.client.Place(keyed(t.Context(), "k1"), &shop.Order{OrderId: "42"}, grpc.Trailer(&trailer))
+			want(t, err, codes.OK, "")
+			if replayed := len(trailer.Get("x-charge")) == 1; replayed != (tc.runs == 1) || r.GetKey() != "order:42" || len(trailer.Get("grpc-retry-pushback-ms")) > 0 {
+				t.Errorf("the repeated call got %v with %v", r, trailer)
+			}
+			if p.runs.Load() != tc.runs || undone.Load() != tc.undone {
+				t.Errorf("%d runs, %d undone; want %d, %d", p.runs.Load(), undone.Load(), tc.runs, tc.undone)
+			}
+		})
+	}
+}

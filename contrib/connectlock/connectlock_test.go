@@ -355,3 +355,25 @@ func TestAClientsInterceptorDoesNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The lock of the order is lost, but the handler has paid. So the repeated call must not pay again.
+func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
+	runs, store := 0, lockertest.NewMemory()
+	s := serve(t, lockertest.NewLocker(t, store), handlers{
+		place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+			runs++
+			store.Steal("order:42")
+			response := connect.NewResponse(receipt(ctx))
+			response.Header().Set("X-Charge", "ch_1")
+			return response, nil
+		},
+	}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Idempotency: "pay:{req.order_id}"}}),
+		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
+	_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+	want(t, err, connect.CodeAborted, grpclock.ReasonLost)
+	store.Free("order:42")
+	r, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+	if err != nil || r.Msg.GetKey() != "order:42" || r.Header().Get("X-Charge") != "ch_1" || runs != 1 {
+		t.Errorf("%v, %v after %d runs", r, err, runs)
+	}
+}
