@@ -22,6 +22,7 @@ var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
 	"a majority restarts":                    (*model).restartMajority,
 	"a rolling restart":                      (*model).restartInTurn,
 	"a wrong list":                           (*model).mistake,
+	"a flush while a set forms":              (*model).flushWhileForming,
 }
 
 // modelLimit is the time after which the nodes must be a set again.
@@ -37,7 +38,7 @@ func (w *model) harm() {
 	limit := modelFaults[w.fault](w, i)
 	for _, c := range w.clients { // some clients do not reach all nodes
 		c.cut = -1
-		if w.rng.IntN(2) == 0 && w.fault != "a majority restarts" {
+		if w.rng.IntN(2) == 0 && w.fault != "a majority restarts" && w.fault != "a flush while a set forms" {
 			c.cut = w.rng.IntN(w.n)
 		}
 	}
@@ -148,6 +149,46 @@ func (w *model) restartMajority(i int) time.Duration {
 	}
 	w.holder, w.fence = nil, 1<<60
 	return modelLimit
+}
+
+// flushWhileForming makes the servers form a new set. When the first of them votes in this set, the
+// clients lose sight of a server that does not vote yet. Meanwhile a server that votes is emptied.
+func (w *model) flushWhileForming(i int) time.Duration {
+	limit := w.restartMajority(i)
+	var await func()
+	await = func() {
+		votes, lags := -1, -1
+		for k, s := range w.nodes {
+			switch m, ok := parseMarker(s.text); {
+			case !ok || m.id != s.id:
+			case m.state == stateForms:
+				lags = k
+			case m.state == stateVotes && m.seats[m.seat].generation == formedPrefix+s.id[:8]:
+				votes = k
+			}
+		}
+		if lags < 0 || votes < 0 {
+			if !w.calm {
+				w.schedule(time.Millisecond, await)
+			}
+			return
+		}
+		w.fence = 0 // the promises hold for the new set
+		w.cutFrom(lags)
+		w.schedule(w.upTo(400*time.Millisecond), func() {
+			w.flush(votes)
+			w.cutFrom(-1)
+		})
+	}
+	await()
+	return limit
+}
+
+// cutFrom cuts all clients off from one node, or from none if i is -1.
+func (w *model) cutFrom(i int) {
+	for _, c := range w.clients {
+		c.cut = i
+	}
 }
 
 // restartInTurn restarts the next node, empty or with its data. Before the first node, all

@@ -80,15 +80,15 @@ func (c *council) canForm() bool {
 	return true
 }
 
-// newSet returns the name of the set that the servers form. If servers already name such a set, the
-// result is the smallest of their names. Otherwise it is a new name. The parameter order has the
-// servers' identities, sorted.
+// newSet returns the name of the set that the servers form. If servers already name such a set, and
+// the name is not spent, the result is the smallest of their names. Otherwise it is a new name. The
+// parameter order has the servers' identities, sorted.
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"
 	name, names := prefix+c.newGeneration(""), []string(nil)
 	for i := range c.views {
-		if v := &c.views[i]; v.intact() && v.marker.state == stateForms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) {
+		if v := &c.views[i]; v.intact() && v.marker.state == stateForms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) && !c.isSpent(v.marker.set) {
 			names = append(names, v.marker.set)
 		}
 	}
@@ -96,6 +96,21 @@ func (c *council) newSet(order []string) string {
 		name = slices.Min(names)
 	}
 	return name
+}
+
+// isSpent reports whether a server may have voted in the named set and forgotten its votes. A wait
+// of a set begins only when all servers have a marker of the set. So after a wait has begun, a
+// server without that marker has forgotten. The begun waits of the other servers do not cover the
+// leases that this server forgot, so the servers must form a set with another name.
+func (c *council) isSpent(name string) bool {
+	begun, all := false, true
+	for i := range c.views {
+		v := &c.views[i]
+		_, ok := v.waits[name]
+		begun = begun || ok
+		all = all && v.intact() && v.marker.set == name
+	}
+	return begun && !all
 }
 
 // newSeats returns the seats of the set with the given name, which the servers form. The parameter

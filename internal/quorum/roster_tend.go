@@ -96,14 +96,17 @@ func (r *roster) tend(ctx context.Context, w wish) {
 }
 
 // expelled returns the nodes whose clocks were wrong and that, by the views, still vote for other
-// processes.
+// processes. Such a node may have dropped leases of other processes, which may be longer than the
+// leases of this process. The longest of them is in the node's own marker. So a node stays expelled
+// until it answers.
 func (r *roster) expelled(views []view) (s nodes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, at := range r.stepped {
 		switch v := &views[i]; {
 		case at.IsZero():
-		case time.Since(at) > r.quorum.quarantine(r.quorum.longest), v.err == nil && v.marked && v.marker.state != stateVotes:
+		case v.err == nil && v.marked && v.marker.state != stateVotes,
+			v.err == nil && time.Since(at) > r.quorum.quarantine(max(r.quorum.longest, v.marker.longest)):
 			r.stepped[i] = time.Time{}
 		default:
 			s = s.plus(i)

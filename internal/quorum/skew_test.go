@@ -129,7 +129,8 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	servers[2].Kill() // now a quorum needs the vote of the first node
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
 	wantErr(t, err, "b", locker.ErrQuorum)
-	if !strings.Contains(err.Error(), "clock differs by 1h0m") && !strings.Contains(err.Error(), "clock differs by 59m") {
+	if text := err.Error(); !strings.Contains(text, "clock differs by 1h0m") && !strings.Contains(text, "clock differs by 59m") &&
+		!strings.Contains(text, "clock has jumped") { // the first reading was an answer that wrongClock does not change
 		t.Error(err)
 	}
 	for i := range 2 {
