@@ -37,7 +37,7 @@ func (a *acquisition) ask() (*Lease, error) {
 func (a *acquisition) awaitAnswer(q *calls.Future) (*Lease, error) {
 	wasCurrent := a.ticket.current
 	a.ticket.current = false
-	silence, end := a.caller.engine.silence()
+	silence, end := a.silence()
 	defer end()
 	w, rung := awaited{answer: q.Answered(), bell: a.ticket.box.bell, silence: silence}, false
 	defer func() {

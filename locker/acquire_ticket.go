@@ -84,7 +84,7 @@ func (t *ticket) expectAt(e *Engine, inbox string) {
 // listen is called when the first question has found the key busy. It subscribes, and prepares the
 // ticket for the queue.
 func (a *acquisition) listen() error {
-	inbox, err := a.open()
+	inbox, err := a.open(unansweredFor)
 	if err != nil {
 		return err
 	}
@@ -97,8 +97,8 @@ func (a *acquisition) listen() error {
 	return nil
 }
 
-// open subscribes, and returns the inbox, or "" when there is none.
-func (a *acquisition) open() (string, error) {
+// open subscribes, and returns the inbox, or "" when there is none within the given time.
+func (a *acquisition) open(within time.Duration) (string, error) {
 	e, key := a.caller.engine, a.caller.key()
 	var inbox string
 	var failed error
@@ -107,7 +107,7 @@ func (a *acquisition) open() (string, error) {
 		inbox, failed = in, err
 		close(opened)
 	})
-	timer := e.timers.Start(unansweredFor)
+	timer := e.timers.Start(within)
 	defer e.timers.Stop(timer)
 	switch ready, over := a.caller.await(&awaited{answer: opened, timer: timer.C}); {
 	case ready == waitOver:
@@ -175,6 +175,19 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 		return nil, func() {}
 	}
 	timer := e.timers.Start(calls.Timeout)
+	return timer.C, func() { e.timers.Stop(timer) }
+}
+
+// silence returns a channel like that of the Engine, for the question that was just sent. If the
+// caller has waited before this question and has seen no holder, the question is given up when
+// unansweredFor has passed since the acquire began, but not before a quarter of unansweredFor.
+func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
+	e := a.caller.engine
+	before := a.ticket.sentAt.Sub(a.caller.began)
+	if !a.waiting.busySince.IsZero() || before < unansweredFor/20 {
+		return e.silence()
+	}
+	timer := e.timers.Start(max(unansweredFor-before, unansweredFor/4))
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 

@@ -77,7 +77,7 @@ func (a *acquisition) inboxIsDeaf() (bool, error) {
 	if !a.ticket.notListening || a.caller.engine.post.inbox(a.ticket.claim.Key) != "" {
 		return false, nil
 	}
-	inbox, err := a.open()
+	inbox, err := a.open(unansweredFor)
 	return inbox != a.ticket.claim.Inbox, err
 }
 

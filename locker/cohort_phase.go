@@ -92,12 +92,12 @@ func (a *acquisition) readAlong(outer *Lease) *Lease {
 }
 
 // subscribeFirst subscribes before the first question, so that the server can notify this process
-// of a waiting writer.
+// of a waiting writer. If that takes long, the reader learns of a writer at its next renewal.
 func (a *acquisition) subscribeFirst() error {
 	if p := &a.caller.engine.post; p.notifier == nil || !a.caller.engine.cfg.queue || p.inbox(a.caller.key()) != "" {
 		return nil
 	}
-	_, err := a.open()
+	_, err := a.open(unansweredFor / 2)
 	return err
 }
 
