@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -16,8 +18,10 @@ type latencyPlot struct{}
 
 func (latencyPlot) path() string { return latencyFile }
 
-// latencyLines are the contestants of the plot, with their colours.
-var latencyLines = []struct{ contestant, colour string }{
+// latencyLine is a contestant of the plot, with its colour.
+type latencyLine struct{ contestant, colour string }
+
+var latencyLines = []latencyLine{
 	{latchkit, "#0a7d5a"}, {"redislock 100ms", "#b35900"}, {"redsync", "#7a4fb5"}, {"rueidislock", "#1f6fb2"}, {"two pings", "#9aa4af"},
 }
 
@@ -30,8 +34,8 @@ type panel struct {
 }
 
 var panels = []panel{
-	{"p50 in µs, on one machine", "", "P2", 60},
-	{"p50 in µs, over a network (1 ms)", "1ms", "P2R", 480},
+	{"p50 in ms, on one machine", "", "P2", 60},
+	{"p50 in ms, over a network (1 ms)", "1ms", "P2R", 480},
 }
 
 const panelWidth, panelHeight, panelTop = 300, 280, 80
@@ -74,22 +78,27 @@ func (l latencyPlot) plot(results string) (string, error) {
 		if high == 0 {
 			return "", fmt.Errorf("row %s has no latencies", p.row)
 		}
-		bottom, top := math.Floor(math.Log10(low)*2)/2, math.Ceil(math.Log10(high)*2)/2
+		// The axis has lines at 1, 2 and 5 times each power of ten.
+		steps := latencySteps(low, high)
+		bottom, top := math.Log10(steps[0]), math.Log10(steps[len(steps)-1])
 		y := func(micros float64) float64 {
 			return panelTop + panelHeight*(top-math.Log10(micros))/(top-bottom)
 		}
 		text(float64(p.x), 56, "head", "%s", p.title)
-		for step := bottom; step <= top; step += 0.5 {
-			value := math.Pow(10, step)
+		for _, value := range steps {
 			fmt.Fprintf(&b, `<path class="grid" d="M%d %.0fH%d"/>`+"\n", p.x, y(value), p.x+panelWidth)
-			text(float64(p.x-6), y(value)+4, "scale", "%.0f", value)
+			text(float64(p.x-6), y(value)+4, "scale", "%g", value/1000)
 		}
 		for _, goroutines := range crowds {
 			text(p.place(goroutines), panelTop+panelHeight+20, "count", "%d", goroutines)
 		}
 		text(float64(p.x+panelWidth/2), panelTop+panelHeight+40, "count", "goroutines")
-		labels := make([]float64, 0, len(latencyLines)) // the heights of the names, so that none covers another
-		for _, l := range latencyLines {
+		// The names are beside the ends of their lines, from the top, and none covers another.
+		lowest := 0.0
+		lines := slices.SortedStableFunc(slices.Values(latencyLines), func(a, b latencyLine) int {
+			return cmp.Compare(lastOf(found[b.contestant]), lastOf(found[a.contestant]))
+		})
+		for _, l := range lines {
 			points := found[l.contestant]
 			if len(points) == 0 {
 				continue
@@ -103,19 +112,35 @@ func (l latencyPlot) plot(results string) (string, error) {
 				fmt.Fprintf(&b, "%.0f,%.0f ", p.place(at.goroutines), y(at.micros))
 			}
 			b.WriteString(`"/>` + "\n")
-			height := y(points[len(points)-1].micros) + 4
-			for _, other := range labels {
-				if math.Abs(other-height) < 14 {
-					height = other + 14
-				}
-			}
-			labels = append(labels, height)
+			lowest = max(y(lastOf(points))+4, lowest+14)
 			name, _, _ := strings.Cut(l.contestant, " 1")
-			fmt.Fprintf(&b, `<text x="%d" y="%.0f" style="fill:%s">%s</text>`+"\n", p.x+panelWidth+6, height, l.colour, name)
+			fmt.Fprintf(&b, `<text x="%d" y="%.0f" style="fill:%s">%s</text>`+"\n", p.x+panelWidth+6, lowest, l.colour, name)
 		}
 	}
 	b.WriteString("</svg>\n")
 	return b.String(), nil
+}
+
+// latencySteps returns the heights of the lines of an axis from low to high.
+func latencySteps(low, high float64) (steps []float64) {
+	for power := math.Pow(10, math.Floor(math.Log10(low))); ; power *= 10 {
+		for _, value := range [...]float64{power, 2 * power, 5 * power} {
+			if 2.5*value > low {
+				steps = append(steps, value)
+			}
+			if value >= high {
+				return steps
+			}
+		}
+	}
+}
+
+// lastOf returns the last figure of a line, or 0.
+func lastOf(points []point) float64 {
+	if len(points) == 0 {
+		return 0
+	}
+	return points[len(points)-1].micros
 }
 
 // point is one figure of a line in the plot.
