@@ -20,9 +20,9 @@ type clocks struct {
 	measuredAt []time.Time     // when each offset was measured
 	measured   []bool
 
-	// When a node's clock leaps ahead, either that clock was set, or the clock of this process stood
-	// still because the machine was suspended. The next readings of the other nodes' clocks show
-	// which. Until then the leap is pending.
+	// When a node's clock leaps ahead, either that clock was set, or the clock of this process
+	// stood still because the machine was suspended. The next readings of the other nodes' clocks
+	// show which. Until then the leap is pending.
 	leapt nodes // nodes whose clocks surely have leapt by more than skew
 	known nodes // nodes whose clocks had been measured before the first pending leap
 	heard nodes // nodes of known whose clocks were read since the first pending leap
