@@ -178,16 +178,17 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
-// silence returns a channel like that of the Engine, for the question that was just sent. If the
-// caller has waited before this question and has seen no holder, the question is given up when
-// unansweredFor has passed since the acquire began, but not before a quarter of unansweredFor.
+// silence returns a channel like that of the Engine, for the question that was just sent. If a
+// reader has waited for a subscription before its first question, the time of both is bounded:
+// nobody has answered, and the caller expects to be back after unansweredFor.
 func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
 	e := a.caller.engine
 	before := a.ticket.sentAt.Sub(a.caller.began)
-	if !a.waiting.busySince.IsZero() || before < unansweredFor/20 {
+	if e.mayHang || a.waiting.calls > 1 || before < unansweredFor/20 {
 		return e.silence()
 	}
-	timer := e.timers.Start(max(unansweredFor-before, unansweredFor/4))
+	const grace = 150 * time.Millisecond // of the 250 ms by which a caller may be late
+	timer := e.timers.Start(max(unansweredFor-before, 0) + grace)
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 

@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -217,8 +218,8 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 	for _, i := range places {
 		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
 			whole := claims[i].TTL
-			if claims[i].ByHandoff {
-				whole = h.renewal.handoffTTL
+			if claims[i].ByHandoff { // an earlier answer may have confirmed the hand-off meanwhile
+				whole = cmp.Or(h.renewal.handoffTTL, whole)
 			}
 			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
 				Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i]),

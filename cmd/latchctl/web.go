@@ -95,7 +95,7 @@ func (w *web) run(c *cobra.Command, listen string, hosts []string) error {
 	w.l, w.details = l, map[string]detail{}
 	w.limit = rate.NewLimiter(rate.Limit(w.rate)/rate.Limit(max(1, len(l.clients))), 1)
 	w.page = page.New(page.Config{
-		Title: "Locks", Lead: "Keys " + printable(w.pattern) + ", looked at by latchctl; it changes nothing.",
+		Title: "Locks", Lead: "A read-only view of the keys that match " + printable(w.pattern) + ".",
 		Window: 5 * time.Minute, Lanes: webLanes, Rows: 1, Keys: true, Hosts: hosts,
 	})
 	w.page.JSON("/keys", w.table)
@@ -253,7 +253,7 @@ func (w *web) summary() {
 	}
 	facts := []page.Fact{
 		{Name: "held", Value: strconv.Itoa(held)}, {Name: "waiting processes", Value: strconv.Itoa(waiters)},
-		{Name: "all keys seen", Value: looked}, {Name: "a look takes", Value: look},
+		{Name: "last full scan", Value: looked}, {Name: "scan time", Value: look},
 	}
 	w.mu.Unlock()
 	w.page.Set("cards", []page.Card{{Title: "Now", Facts: facts}})

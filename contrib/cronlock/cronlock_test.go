@@ -240,6 +240,10 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithWindow(5*time.Second))
 			return err
 		},
+		"a window of 5s": func() error { // whatever WithWindow says
+			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithMakeUp(5*time.Second), cronlock.WithWindow(time.Hour))
+			return err
+		},
 		"TTL or KeepFor is 30s": func() error {
 			short := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(10*time.Second), locker.WithMaxTTL(10*time.Second))
 			_, err := cronlock.Once(c, short, "@daily", "job", job)

@@ -17,6 +17,7 @@ type Option func(*config)
 type config struct {
 	base      context.Context
 	makesUp   bool
+	makeUpFor time.Duration // the window, if makesUp is true
 	noOverlap bool
 	window    time.Duration
 	skew      time.Duration
@@ -30,7 +31,7 @@ type config struct {
 // that of [WithWindow]. A tick that succeeded does not run again. A tick may run twice, so a second
 // run of the job must be harmless.
 func WithMakeUp(window time.Duration) Option {
-	return func(c *config) { c.makesUp, c.window = true, window }
+	return func(c *config) { c.makesUp, c.makeUpFor = true, window }
 }
 
 // WithNoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
@@ -60,6 +61,9 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 			return fmt.Errorf("option %d is nil; remove it", i+1)
 		}
 		o(&e.cfg)
+	}
+	if e.cfg.makesUp {
+		e.cfg.window = e.cfg.makeUpFor
 	}
 	switch {
 	case c == nil:

@@ -16,7 +16,8 @@ var pausedHolder = scene{
 	name: "paused", title: "Paused holder",
 	text: "Ann and Bob edit one document: each reads version n, works, and writes version n + 1. Pause the one that holds the lock. " +
 		"Its lock runs out, the other one goes on, and then the sleeper wakes and writes what it had computed from an old version. " +
-		"No lock service can stop that write. A fence can: latchkit gives each holder a number that only grows, and the database refuses a smaller one.",
+		"No lock service can stop that write. A fence can: latchkit gives each holder a number that only grows, and the database refuses a smaller one (WHERE fence <= mine). " +
+		"SETNX + DEL has no such number, and its DEL can even delete the lock of the next holder.",
 	buttons: []string{"pause", "kill", "flush"},
 	ttl:     time.Second,
 	cast:    [][]string{{"Ann"}, {"Bob"}},
@@ -124,7 +125,7 @@ func editCard(ctx context.Context, s *stage, mode string) (c page.Card, err erro
 	case lost > 0:
 		c.Tone, c.Verdict = "bad", fmt.Sprintf("Writes that were overwritten by somebody who had never read them: %d.", lost)
 	case refused > 0:
-		c.Tone, c.Verdict = "good", "The sleeper came too late, and the database refused its write. Nothing is lost."
+		c.Tone, c.Verdict = "good", "The sleeper came too late, and the database refused its write. No accepted write was overwritten."
 	case written > 0:
 		c.Verdict = "No write is lost so far."
 	}

@@ -37,13 +37,16 @@ func (t *Tokens) Get(ctx context.Context) (token Token, err error) {
 		if token = old; err != nil || token.fresh() {
 			return err
 		}
-		// The exchange spends the old refresh token. So it does not end with ctx, and the new token
-		// is stored before the release, unless another replica has stored a newer one.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		// The exchange spends the old refresh token. So neither it nor the store ends with ctx. The
+		// new token is stored before the release, unless another replica has stored a newer one.
+		ctx = context.WithoutCancel(ctx)
+		exchange, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		if token, err = t.Exchange(ctx, old.Refresh); err != nil {
+		if token, err = t.Exchange(exchange, old.Refresh); err != nil {
 			return err
 		}
+		ctx, stop := context.WithTimeout(ctx, 5*time.Second)
+		defer stop()
 		return optimistic.Update(ctx, t.Redis, t.Key, func(_ context.Context, now []byte) ([]byte, error) {
 			if now != nil && !bytes.Equal(now, stored) {
 				return now, json.Unmarshal(now, &token)

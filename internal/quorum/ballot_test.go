@@ -12,7 +12,7 @@ import (
 
 // ballotOfThree returns a quorum of three nodes and the ballot of one token.
 func ballotOfThree() (*quorum, *ballot) {
-	q := &quorum{need: 2, clocks: newClocks(3, 0)}
+	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {
 		q.nodes = append(q.nodes, &node{index: i})
 	}

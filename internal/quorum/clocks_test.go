@@ -11,7 +11,7 @@ import (
 
 func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(3, time.Second)
+		c := newClocks(3)
 		start := time.Now()
 		shows := func(i int, by time.Duration) { c.note(i, time.Now().Add(by), time.Now()) }
 		if d := c.now().Sub(start); d != 0 {
@@ -61,18 +61,18 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 // an hour.
 func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(3, time.Second)
+		c := newClocks(3)
 		ahead := time.Now().Add(time.Hour)
 		c.note(0, ahead, time.Now())
 		c.note(1, ahead, time.Now())
-		if far := c.outliers(); far != 0 {
+		if far := c.outliers(time.Second, 0); far != 0 {
 			t.Errorf("%b are far", far)
 		}
-		if off := c.stepped(); off != 0 {
+		if off := c.outliers(time.Second, 2); off != 0 {
 			t.Errorf("%b are wrong", off)
 		}
 		c.note(2, time.Now(), time.Now())
-		if off := c.stepped(); off != nodes(0).plus(2) {
+		if off := c.outliers(time.Second, 2); off != nodes(0).plus(2) {
 			t.Errorf("%b are wrong, not the last one", off)
 		}
 	})
@@ -82,7 +82,7 @@ func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 // error of 2 ms.
 func TestALateReadingThatProvesAStepCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(3, time.Second)
+		c := newClocks(3)
 		for i := range 3 {
 			c.note(i, time.Now(), time.Now())
 		}
@@ -96,85 +96,25 @@ func TestALateReadingThatProvesAStepCounts(t *testing.T) {
 	})
 }
 
-// recordedClocks returns a roster of n nodes that vote, and a function that records that the clock
-// of node i was read and is ahead by the given time.
-func recordedClocks(n int) (r *roster, read func(i int, ahead time.Duration)) {
-	q := &quorum{need: n/2 + 1, skew: time.Second, clocks: newClocks(n, time.Second)}
-	for i := range n {
-		q.nodes = append(q.nodes, &node{index: i})
-	}
-	r = newRoster(q, "")
-	r.ended = true // the roster looks at no node
-	read = func(i int, ahead time.Duration) {
-		<-time.After(10 * time.Millisecond)
-		r.recordClock(q.nodes[i], time.Now().Add(ahead), time.Now())
-	}
-	for i := range n {
-		r.setStanding(i, standing{text: "marker", state: store.NodeVotes})
-		read(i, 0)
-	}
-	return r, read
-}
-
-// In a suspension, the clock of the process stands still. After that, all nodes' clocks seem to
-// have stepped ahead, one after the other.
-func TestASuspendedProcessExcludesNoNode(t *testing.T) {
-	for _, n := range []int{3, 5} {
-		synctest.Test(t, func(t *testing.T) {
-			r, read := recordedClocks(n)
-			for i := range 2 * n {
-				read(i%n, 2*time.Second)
-				if votes := r.voting(); votes != n {
-					t.Fatalf("after the reading of node %d, %d of %d nodes vote", i%n, votes, n)
-				}
-			}
-			for i, at := range r.stepped {
-				if !at.IsZero() {
-					t.Errorf("node %d has stepped", i)
-				}
-			}
-			read(1, time.Minute) // a suspension hides no later step
-			for i := range n {
-				if i != 1 {
-					read(i, 2*time.Second)
-				}
-			}
-			if votes := r.voting(); votes != n-1 || r.stepped[1].IsZero() {
-				t.Errorf("%d of %d nodes vote after the step of node 1", votes, n)
-			}
-		})
-	}
-}
-
-// A clock has stepped if the other clocks have not. One node is down, so only its earlier reading
-// is known. A clock that is right again before another clock is read has stepped all the same.
-func TestASteppedClockIsFoundByTheNextReadingOfAnotherOne(t *testing.T) {
-	for _, back := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			r, read := recordedClocks(3)
-			read(0, 2*time.Second)
-			if back {
-				read(0, 0)
-			}
-			read(1, 0)
-			if r.stepped[0].IsZero() || r.members[0].text.Load() != nil {
-				t.Errorf("right again: %v: the step is not noticed", back)
-			}
-			if !r.stepped[1].IsZero() || !r.stepped[2].IsZero() {
-				t.Errorf("right again: %v: another node is out", back)
-			}
-		})
-	}
-}
-
 // A node whose clock has stepped may have dropped leases of another process, which are longer than
 // the leases of this process.
 func TestANodeWhoseClockSteppedIsExpelledForTheLongestLeaseOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, read := recordedClocks(3)
-		r.quorum.longest = time.Second
+		q := &quorum{need: 2, skew: time.Second, longest: time.Second, clocks: newClocks(3)}
+		for i := range 3 {
+			q.nodes = append(q.nodes, &node{index: i})
+		}
+		r := newRoster(q, "")
+		r.ended = true // the roster looks at no node
+		read := func(i int, ahead time.Duration) {
+			r.recordClock(q.nodes[i], time.Now().Add(ahead), time.Now())
+		}
+		for i := range 3 {
+			r.setStanding(i, standing{text: "marker", state: store.NodeVotes})
+			read(i, 0)
+		}
+		<-time.After(time.Second)
 		read(0, time.Minute)
-		read(1, 0)
 		views := make([]view, 3)
 		for i := range views {
 			views[i] = view{marked: true, marker: marker{state: stateVotes, longest: time.Hour}}

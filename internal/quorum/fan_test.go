@@ -158,7 +158,7 @@ func (unused) Process(context.Context, redis.Cmder) error { return errors.New("u
 // All nodes that get the same request share its texts. But each node has its own copy of the list
 // of words, because hooks of the node's client may change the list.
 func TestNodesAreSentTheSameTexts(t *testing.T) {
-	q := &quorum{need: 2, clocks: newClocks(3, 0)}
+	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {
 		q.nodes = append(q.nodes, newNode(unused{}, i, q))
 	}

@@ -13,7 +13,7 @@ import (
 func (r *roster) recordClock(n *node, clock, sentAt time.Time) {
 	q := r.quorum
 	q.clocks.note(n.index, clock, sentAt)
-	wrong := q.clocks.stepped()
+	wrong := q.clocks.outliers(q.skew, q.need)
 	if wrong == 0 {
 		return
 	}

@@ -33,7 +33,7 @@ func newTally(q *quorum) *tally {
 func (t *tally) record(i int, p poll, err error) {
 	t.replied = t.replied.plus(i)
 	t.polls[i], t.errs[i] = p, err
-	t.clockOff = t.replied & t.quorum.clocks.outliers()
+	t.clockOff = t.replied & t.quorum.clocks.outliers(t.quorum.skew, 0)
 	t.era = era{}
 	most := 0
 	for i := range t.polls {

@@ -12,7 +12,7 @@ import (
 // and y are other holders, x+ is x with a longer lease, u undone, r revoked, d done, ! an unclear
 // error, - a refusal, = a permanent refusal. A node with "" has not answered.
 func tallyOf(answers ...string) *tally {
-	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers), time.Second)}
+	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers))}
 	for i := range answers {
 		q.nodes = append(q.nodes, &node{index: i})
 	}
