@@ -29,7 +29,8 @@ func (a *acquisition) retryAfter() time.Duration {
 }
 
 // remaining estimates how long it takes until the caller c could have the key: the time that the
-// holder still needs, plus the time that the waiters ahead need after the holder.
+// holder still needs, plus the time that the waiters ahead need after the holder. The waiters count
+// for at most maxRetryAfter.
 //
 // A holder is expected to hold the key as long as earlier holders of this Name in this process did.
 // If this holder has already held the key for longer, the rest is expected to be half as long
@@ -52,7 +53,11 @@ func (w *waiting) remaining(c *caller, t *ticket) time.Duration {
 	if t.holder.Left >= 0 {
 		rest = min(rest, t.holder.Left)
 	}
-	return rest + each*time.Duration(max(t.place-1, 0))/time.Duration(c.rule.maxHolders())
+	ahead, turn := time.Duration(max(t.place-1, 0)), each/time.Duration(c.rule.maxHolders())
+	if ahead > 0 && turn > maxRetryAfter/ahead {
+		return maxRetryAfter // the product could overflow
+	}
+	return rest + turn*ahead
 }
 
 // holdsSince returns the local time at which the holder h got the key. The parameter clock is
