@@ -155,22 +155,24 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	began, ran, before := time.Now(), false, describe(out.Header())
+	var work done
 	err = m.breaker.Try(r.Context(), first.Key, func(ctx context.Context, granted func()) error {
-		work := func(ctx context.Context) error {
+		underLock := func(ctx context.Context) error {
 			ran = true
 			granted()
 			waited := time.Since(began)
 			m.event(r, eventAcquired, waited)
-			return m.handle(ctx, waited, out, r, next)
+			return m.handle(ctx, waited, out, r, next, &work)
 		}
 		if more == nil {
-			return locker.Run(ctx, m.locker, first, work)
+			return locker.Run(ctx, m.locker, first, underLock)
 		}
-		return locker.RunAll(ctx, m.locker, append(more, first), work)
+		return locker.RunAll(ctx, m.locker, append(more, first), underLock)
 	})
 	switch {
 	case err == nil || err == errFailed:
 	case ran:
+		work.tell(r, out)
 		m.spoiled(out, r, before, err)
 	default:
 		m.unlocked(out, r, next, err)
@@ -274,14 +276,18 @@ func safe(method string) bool {
 // errFailed makes Run release the lease without a done mark.
 var errFailed = errors.New("the handler failed")
 
-// handle runs the handler under the lock.
-func (m *middleware) handle(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
+// handle runs the handler under the lock, and records in work whether it has succeeded.
+func (m *middleware) handle(
+	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
+) error {
 	showWait(waited, out.Header())
 	if m.buffers() {
-		return m.buffered(ctx, waited, out, r, next)
+		return m.buffered(ctx, waited, out, r, next, work)
 	}
 	stalled := m.call(ctx, waited, out, nil, r, next)
-	return m.result(out, r, stalled)
+	result := m.result(out, r, stalled)
+	work.succeeded = result == nil
+	return result
 }
 
 // result reports whether the handler has succeeded.
@@ -344,7 +350,9 @@ func carry(to, from *http.Request) {
 // buffered runs the handler, releases the lock, and then sends the response. The answer to the
 // release proves that the lock was held until then. The reply of a failed handler also needs this
 // proof, because it may contain data that the handler has read under the lock.
-func (m *middleware) buffered(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
+func (m *middleware) buffered(
+	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
+) error {
 	leases := leasesOf(ctx, r)
 	if len(leases) == 0 {
 		return locker.ErrLost
@@ -360,6 +368,7 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 			result = errFailed
 		}
 	}
+	work.succeeded, work.response = result == nil, h
 	for _, lease := range leases {
 		release := lease.Release
 		if result == nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/breaker"
@@ -53,6 +54,11 @@ import (
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
+//
+// If a lock inside is lost, its reply is lock-lost. If the handler has succeeded all the same, the
+// work is done, and a repeated request gets the handler's response, or 409 already-done where only
+// the framework knows that response. An idempotency.Transactor rolls the work back instead, and a
+// repeated request runs again.
 //
 // Put this middleware outside of other locks, so that a replay needs no other lock. With
 // [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
@@ -100,6 +106,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	h, before := m.hold(out), describe(out.Header())
 	began, ran, stalled, replied, untouched := time.Now(), false, false, false, !begun(out)
 	var answer idempotency.Answer
+	var inside atomic.Pointer[held]
 	err = m.breaker.Try(r.Context(), rule.Key, func(ctx context.Context, granted func()) (err error) {
 		answer, err = m.keeper.Do(ctx, req, func(ctx context.Context) idempotency.Outcome {
 			ran = true
@@ -107,11 +114,12 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			waited := time.Since(began)
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
+			ctx = context.WithValue(ctx, insideKey{}, &inside)
 			stalled = m.call(ctx, waited, out, h, r, next)
 			if replied = untouched && !h.over && begun(out); replied {
 				return m.repliedPast(out, r)
 			}
-			return m.outcome(r, h)
+			return m.outcome(r, h, inside.Load())
 		})
 		return err
 	})
@@ -146,9 +154,39 @@ func (m *middleware) repliedPast(out response, r *http.Request) idempotency.Outc
 	return idempotency.Outcome{Keep: m.storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
 }
 
-// outcome converts the handler's response in h for the Store.
-func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
+// insideKey finds where a middleware inside of NewIdempotency tells what its handler has done. The
+// pointer is atomic, because a middleware in between may give up the handler and reply itself.
+type insideKey struct{}
+
+// done is what the handler under a lock has done.
+type done struct {
+	succeeded bool
+	response  *held // nil: the response was not held back
+}
+
+// tell tells the middleware of NewIdempotency outside of this one that the handler has succeeded,
+// although the reply to a lost lock will replace its response in out. If the response was not held
+// back and has not begun, at most the framework knows it, and only the mark "done" is stored.
+func (d *done) tell(r *http.Request, out response) {
+	inside, ok := r.Context().Value(insideKey{}).(*atomic.Pointer[held])
+	if !ok || !d.succeeded || begun(out) {
+		return
+	}
+	if d.response == nil {
+		d.response = &held{header: out.Header().Clone(), status: out.Status(), over: true}
+	}
+	inside.Store(d.response)
+}
+
+// outcome converts the handler's response in h for the Store. finished is the response of a
+// handler that has succeeded, although h has the reply to a lost lock.
+func (m *middleware) outcome(r *http.Request, h, finished *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
+	if _, undoes := m.store.(idempotency.Transactor); finished != nil && !succeeded && !undoes {
+		// The work is done, and a repeated request must not do it again.
+		finished.to, finished.over = h.to, finished.over || finished.body.Len() > h.most
+		h, succeeded = finished, true
+	}
 	// Two failures are not stored. If the handler failed and has written nothing, an outer
 	// middleware writes the response later. If the client has left, its leaving may have caused the
 	// failure.

@@ -13,7 +13,8 @@
 // fasthttp sends a reply when all handlers have returned. So after the loss of a lock, the reply is
 // always replaced, and a client that reads slowly does not keep a lock. A body that a handler
 // streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
-// [NewIdempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. A
+// [NewIdempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. If
+// the stream fails then, nothing of it is sent or stored, and the ErrorHandler writes the reply. A
 // hijacked connection, such as a WebSocket, is also used after the release of the lock.
 //
 // fasthttp reads the body of a request before it calls a handler. In an app with

@@ -111,6 +111,7 @@ type visit struct {
 	probe *probe
 	ran   bool
 	err   error // the error that the handlers returned
+	torn  error // the error of a streamed body that could not be held back
 }
 
 func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
@@ -131,12 +132,18 @@ func serve(locked http.Handler) fiber.Handler {
 		r := v.request()
 		v.probe = newProbe(c.RequestCtx().Conn(), end)
 		defer v.probe.stop()
-		locked.ServeHTTP(v.reply, r)
+		v.handle(locked, r)
 		if v.body != nil && !v.ran && !v.body.whole {
 			// Otherwise fasthttp would read the rest of the body as the next request.
 			c.RequestCtx().SetConnectionClose()
 		}
+		if v.torn != nil {
+			v.reply = &reply{header: v.reply.before, status: http.StatusInternalServerError}
+		}
 		v.reply.send(c.Response())
+		if v.torn != nil {
+			v.fail(v.torn)
+		}
 		if _, refused := Outcome(c); refused && v.reply.Written() {
 			c.RequestCtx().Hijack(nil) // the client gets the Problem, and no hijacked connection
 		}
@@ -144,19 +151,44 @@ func serve(locked http.Handler) fiber.Handler {
 	}
 }
 
+// handle calls locked. It ends the panic of ServeHTTP, because fasthttp has no panic that aborts a
+// reply.
+func (v *visit) handle(locked http.Handler, r *http.Request) {
+	defer func() {
+		if v.torn == nil {
+			return
+		}
+		if p := recover(); p != nil && p != http.ErrAbortHandler {
+			panic(p)
+		}
+	}()
+	locked.ServeHTTP(v.reply, r)
+}
+
 // ServeHTTP runs Fiber's handlers with a context that ends with the lock. If httplock holds the
-// response back, ServeHTTP copies the response to w.
+// response back, ServeHTTP copies the response to w. If the handlers have streamed a body that
+// fails midway, ServeHTTP panics: then httplock sends and stores nothing of the response. fasthttp
+// does not read the stream for a HEAD request, so there the stream cannot fail.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.probe.stop()
 	v.ran = true
 	v.err = v.next(r)
 	if v.err != nil {
-		if err := v.c.App().ErrorHandler(v.c, v.err); err != nil {
-			v.c.Status(fiber.StatusInternalServerError)
-		}
+		v.fail(v.err)
 	}
-	if !v.direct(w) {
-		copyTo(w, v.c.Response())
+	if v.direct(w) {
+		return
+	}
+	if err := copyTo(w, v.c.Response()); err != nil && r.Method != http.MethodHead {
+		v.torn = err
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// fail lets the ErrorHandler of the app write the reply to an error.
+func (v *visit) fail(err error) {
+	if err := v.c.App().ErrorHandler(v.c, err); err != nil {
+		v.c.Status(fiber.StatusInternalServerError)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
@@ -160,6 +161,50 @@ func TestAStoredResponseIsTheFirstOne(t *testing.T) {
 	}
 }
 
+// Fiber aborts the connection when a stream fails. Half a body must not become a whole answer.
+func TestAStreamThatFailsIsNeverACompleteResponse(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	half := func() io.Reader { return io.MultiReader(strings.NewReader("pa"), iotest.ErrReader(errBank)) }
+	always := httplock.WithSuccess(func(*http.Request, int) bool { return true })
+	for name, guard := range map[string]fiber.Handler{
+		"WithBufferedResponse":   fiberlock.MustNew(l, "a", httplock.WithBufferedResponse(1000)),
+		"Idempotency":            fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
+		"Idempotency, too long":  fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop", httplock.WithBufferedResponse(1)),
+		"Idempotency, succeeded": fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop", always),
+	} {
+		for stream, send := range map[string]func(fiber.Ctx) error{
+			"error": func(c fiber.Ctx) error { return c.SendStream(half()) },
+			"short": func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("pa"), 4) },
+		} {
+			runs := 0
+			s := serve(t, guard, func(c fiber.Ctx) error {
+				if runs++; runs == 1 {
+					c.Set("Content-Encoding", "identity")
+					return send(c)
+				}
+				return c.SendStream(strings.NewReader("paid"), 4)
+			}, func(c fiber.Ctx) error {
+				c.Set("X-Outer", "1")
+				return c.Next()
+			})
+			code, body, header := s.send(t, "/orders/1", "", "Idempotency-Key", stream)
+			if code != 500 || body == "pa" || header.Get("X-Outer") != "1" || header.Get("Content-Encoding") != "" {
+				t.Errorf("%s, %s: %d %q %v", name, stream, code, body, header)
+			}
+			code, body, _ = s.send(t, "/orders/1", "", "Idempotency-Key", stream)
+			if code != 200 || body != "paid" || runs != 2 {
+				t.Errorf("%s, %s, again: %d %q, %d runs", name, stream, code, body, runs)
+			}
+		}
+	}
+	s := serve(t, fiberlock.MustNew(l, "b"), func(c fiber.Ctx) error { return c.SendStream(half()) })
+	conn := s.dial(t, "POST /orders/1 HTTP/1.1\r\nHost: shop\r\nContent-Length: 0\r\n\r\n")
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if reply, err := io.ReadAll(conn); err != nil || strings.HasSuffix(string(reply), "0\r\n\r\n") {
+		t.Errorf("without a Store, the stream was ended: %q, %v", reply, err)
+	}
+}
+
 // recorded is a Locker that refuses every request and records its key.
 type recorded struct {
 	mu   sync.Mutex
@@ -224,6 +269,36 @@ func TestALostLockIsNoSuccess(t *testing.T) {
 	if code != 503 || !strings.Contains(body, "lock-lost") || header.Get("X-Own") != "" || header.Get("X-Outer") != "1" ||
 		header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%d %s %v", code, body, header)
+	}
+}
+
+// The lock of the order is lost, but the handler has paid. So the repeated request must not pay
+// again.
+func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts []httplock.Option
+		code int
+		body string
+	}{
+		"held back": {[]httplock.Option{httplock.WithBufferedResponse(1000)}, 200, "paid"},
+		"unknown":   {nil, 409, "already-done"},
+	} {
+		store := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
+		runs := 0
+		s := serve(t, fiberlock.MustNew(l, "order:{param.id}", tc.opts...), func(c fiber.Ctx) error {
+			runs++
+			store.Steal("order:1")
+			<-c.Context().Done()
+			return c.SendString("paid")
+		}, fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"))
+		if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != 503 || !strings.Contains(body, "lock-lost") {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+		store.Free("order:1")
+		if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != tc.code || !strings.Contains(body, tc.body) || runs != 1 {
+			t.Errorf("%s, again: %d %s, %d runs", name, code, body, runs)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package fiberlock
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -96,10 +97,12 @@ func add(resp *fasthttp.Response, name string, values []string) {
 
 // copyTo writes the response of Fiber's handlers to w, where httplock holds back the response.
 // It reads a streamed body to its end. The response 101 of a handler that hijacks the
-// connection has no body, and stays where it is.
-func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
+// connection has no body, and stays where it is. copyTo returns the error of a stream that failed,
+// or that ended before or after its size. It ignores errors of w, because httplock itself reports a
+// response that is too long.
+func copyTo(w http.ResponseWriter, resp *fasthttp.Response) error {
 	if resp.StatusCode() == http.StatusSwitchingProtocols {
-		return
+		return nil
 	}
 	header := w.Header()
 	timing := header["Server-Timing"] // httplock has set this header
@@ -109,9 +112,30 @@ func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
 	}
 	w.WriteHeader(resp.StatusCode())
 	if !resp.IsBodyStream() {
-		_, _ = w.Write(resp.Body()) // an error is ignored, because httplock itself reports a response that is too long
-		return
+		_, _ = w.Write(resp.Body())
+		return nil
 	}
-	_, _ = io.Copy(w, resp.BodyStream())
+	size := int64(resp.Header.ContentLength()) // negative: unknown
+	from := &stream{Reader: resp.BodyStream()}
+	n, err := io.Copy(w, from)
 	_ = resp.CloseBodyStream()
+	if err == nil && size >= 0 && n != size {
+		return fmt.Errorf("the stream had %d bytes instead of %d", n, size)
+	}
+	return from.err
+}
+
+// stream tells the errors of a stream from the errors of the writer to which it is copied.
+type stream struct {
+	io.Reader
+	err error
+}
+
+// Read records the error of the stream.
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != io.EOF {
+		s.err = err
+	}
+	return n, err
 }

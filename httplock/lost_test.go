@@ -1,0 +1,91 @@
+package httplock_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// undoing is a Transactor that counts what it has rolled back.
+type undoing struct {
+	idempotency.Store
+	undone *atomic.Int32
+}
+
+func (u undoing) Transact(ctx context.Context, work func(ctx context.Context) error) error {
+	err := work(ctx)
+	if err != nil {
+		u.undone.Add(1)
+	}
+	return err
+}
+
+// The lock of the order is lost, but the handler has paid. So the repeated request must not pay
+// again, unless a Transactor has undone the payment.
+func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
+	var undone atomic.Int32
+	buffered := httplock.WithBufferedResponse(1000)
+	succeeds := httplock.WithSuccess(func(_ *http.Request, status int) bool { return status < 400 })
+	nothing := func(http.ResponseWriter) {}
+	pays := func(w http.ResponseWriter) {
+		w.Header().Set("X-Charge", "ch_1")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "paid")
+	}
+	refuses := func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }
+	for name, tc := range map[string]struct {
+		store        idempotency.Store
+		opts         []httplock.Option
+		reply        func(w http.ResponseWriter)
+		code         int
+		body         string
+		runs, undone int32
+	}{
+		"done":             {nil, []httplock.Option{buffered}, pays, 201, "paid", 1, 0},
+		"done, unwritten":  {nil, []httplock.Option{succeeds}, nothing, 409, "already-done", 1, 0},
+		"nothing, no mark": {nil, nil, nothing, 201, "paid", 2, 0}, // by default, this handler has not succeeded
+		"undone":           {undoing{idempotency.NewMemory(), &undone}, []httplock.Option{buffered}, pays, 201, "paid", 2, 1},
+		"failed":           {nil, []httplock.Option{buffered}, refuses, 201, "paid", 2, 0},
+		"failed, undone":   {undoing{idempotency.NewMemory(), &undone}, []httplock.Option{buffered}, refuses, 201, "paid", 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			undone.Store(0)
+			memory := lockertest.NewMemory()
+			l := lockertest.NewLocker(t, memory)
+			if tc.store == nil {
+				tc.store = idempotency.NewMemory()
+			}
+			runs := int32(0)
+			inner := httplock.MustNew(l, "order:42", tc.opts...)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if runs++; runs > 1 {
+					pays(w)
+					return
+				}
+				memory.Steal("order:42")
+				tc.reply(w)
+			}))
+			h := httplock.MustIdempotency(l, tc.store, "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Between", "1")
+				inner.ServeHTTP(w, r)
+			}))
+			if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 503 || !strings.Contains(w.Body.String(), httplock.CodeLost) {
+				t.Errorf("%d %s", w.Code, w.Body)
+			}
+			memory.Free("order:42")
+			w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
+			if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) || runs != tc.runs || undone.Load() != tc.undone {
+				t.Errorf("again: %d %s, %d runs, %d undone", w.Code, w.Body, runs, undone.Load())
+			}
+			if head := w.Header(); tc.code == 201 && (head.Get("X-Charge") != "ch_1" || head.Get("X-Between") != "1" || head.Get("Retry-After") != "") {
+				t.Errorf("again: %v", head)
+			}
+		})
+	}
+}
