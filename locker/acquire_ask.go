@@ -223,7 +223,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 	if a.ticket.expected {
 		writer = e.post.ignore(a.ticket.claim.Owner) || writer
 	}
-	if !e.keeper.add(&f.hold, &f.lease) {
+	if !e.keeper.add(&f.hold, &f.lease, start) {
 		f.lease.notifyObserver(ErrClosed)
 		return nil, a.fail(ErrClosed, 0)
 	}

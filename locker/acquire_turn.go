@@ -108,14 +108,13 @@ func (a *acquisition) joinCohort(t terms) (*Lease, error) {
 		if a.leads || a.caller.rule.Wait == NoWait {
 			return a.start()
 		}
-		if a.caller.engine.cfg.queue && a.recalled == nil {
+		recalled := a.recalled
+		if a.recalled = nil; recalled != nil {
+			recalled.end(nil, 0) // before awaitTurn, because there a method of ctx may panic
+		} else if a.caller.engine.cfg.queue {
 			a.caller.engine.post.warm(a.caller.key())
 		}
 		turn, err := a.awaitTurn()
-		recalled := a.recalled
-		if a.recalled = nil; recalled != nil {
-			recalled.end(nil, 0)
-		}
 		switch {
 		case err != nil:
 			return nil, err

@@ -48,6 +48,7 @@ func (f fragile) AfterFunc(do func()) (stop func() bool) { return context.AfterF
 type fragileStep struct {
 	held  string // who holds the key "a": "", "here" or "there"
 	units bool   // the key is a semaphore of two units
+	back  bool   // the Locker here has WithBackgroundRelease
 	step  func(t *testing.T, ctx context.Context, l locker.Locker)
 }
 
@@ -84,6 +85,12 @@ func withLease(step func(ctx context.Context, lease *locker.Lease) error) func(t
 	}
 }
 
+// takeBack acquires a lock whose background release was not sent yet.
+func takeBack(t *testing.T, ctx context.Context, l locker.Locker) {
+	_ = locker.Run(t.Context(), l, fragileRule, nothing)
+	releaseGranted(l.Acquire(ctx, fragileRule))
+}
+
 func readRule() locker.Rule { r := fragileRule; r.Mode = locker.Shared; return r }
 
 func unitRule() locker.Rule { r := fragileRule; r.Limit = 2; return r }
@@ -104,12 +111,13 @@ var fragileSteps = map[string]fragileStep{
 	"Run, held there": {held: "there", step: func(_ *testing.T, ctx context.Context, l locker.Locker) {
 		_ = locker.Run(ctx, l, fragileRule, func(context.Context) error { return nil })
 	}},
-	"RunAll":             {step: runAll("a", "b", "c")},
-	"RunAll, held there": {held: "there", step: runAll("0", "a", "b")},
-	"release":            {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Release(ctx) })},
-	"complete":           {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Complete(ctx) })},
-	"extend":             {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Extend(ctx, time.Minute) })},
-	"downgrade":          {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Downgrade(ctx) })},
+	"RunAll":                            {step: runAll("a", "b", "c")},
+	"RunAll, held there":                {held: "there", step: runAll("0", "a", "b")},
+	"release":                           {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Release(ctx) })},
+	"complete":                          {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Complete(ctx) })},
+	"extend":                            {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Extend(ctx, time.Minute) })},
+	"downgrade":                         {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Downgrade(ctx) })},
+	"an acquire that takes a hold back": {back: true, step: takeBack},
 	"a nested acquire": {step: func(t *testing.T, ctx context.Context, l locker.Locker) {
 		re := must(locker.NewReentrant(l))
 		_ = locker.Run(t.Context(), re, fragileRule, func(held context.Context) error {
@@ -152,6 +160,9 @@ func (c fragileStep) check(t *testing.T, store *lockertest.Memory, n int) (panic
 		want = unitRule()
 	}
 	here, there := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store.NewProcess())
+	if c.back {
+		_, here = newBackground(t, store)
+	}
 	if c.held != "" {
 		holder := map[string]*locker.Engine{"here": here, "there": there}[c.held]
 		leases := []*locker.Lease{acquire(t, holder, want)}
@@ -189,7 +200,9 @@ func (c fragileStep) check(t *testing.T, store *lockertest.Memory, n int) (panic
 	synctest.Wait()
 	nothingLeft(t, store)
 	began := time.Now()
-	if err := here.Close(t.Context()); err != nil || time.Since(began) > time.Second {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := here.Close(ctx); err != nil || time.Since(began) > time.Second {
 		t.Errorf("call %d: Close took %v: %v", n, time.Since(began), err)
 	}
 	return panicked

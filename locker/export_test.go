@@ -31,6 +31,7 @@ func Suspend(e *Engine, d time.Duration) {
 	e.keeper.mu.Lock()
 	defer e.keeper.mu.Unlock()
 	e.keeper.clocks.testLead += d
+	e.keeper.clocks.testFrom = instantOf(time.Now())
 }
 
 // StopKeeper simulates that e's goroutine for deadlines gets no CPU time.

@@ -34,11 +34,12 @@ func (k *keeper) init(e *Engine) {
 	k.engine = e
 	k.wake = make(chan struct{}, 1)
 	k.ended = make(chan struct{})
+	k.clocks.look(time.Now())
 }
 
-// add puts a new hold into the schedule, with lease as its user. It returns false if the Engine is
-// closing.
-func (k *keeper) add(h *hold, lease *Lease) bool {
+// add puts a new hold into the schedule, with lease as its user. The parameter start is h.start, as
+// both clocks showed it. add returns false if the Engine is closing.
+func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.engine.isClosing() {
@@ -48,6 +49,13 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.planRenewal(h, h.start, h.renewal.renewTTL)
 	if h.renewal.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.renewal.handoffTTL until the first renewal
 		h.renewal.renewAt = h.start.plus(h.renewal.handoffTTL / 8)
+	}
+	// This look comes before h is in the schedule, because a suspension since the last look
+	// concerns h only if it came after start.
+	now := time.Now()
+	k.lookForSuspension(now)
+	if gain := k.clocks.gainedSince(start); gain > 0 {
+		h.handleSuspension(instantOf(now), gain)
 	}
 	k.due.add(h)
 	if !k.running {
@@ -272,9 +280,7 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	defer k.mu.Unlock()
 	read := time.Now()
 	now := instantOf(read)
-	if gain := k.clocks.gained(read); gain > 0 {
-		k.handleSuspension(now, gain)
-	}
+	k.lookForSuspension(read)
 	soon := now.plus(renewSlack)
 	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
 		if now >= h.renewal.deadline.load() {

@@ -134,11 +134,20 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 			finish(end, o)
 		}
 	}
-	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		// d.terms is a copy, because the cohort object may soon be reused with other terms.
-		d.terms = c.terms
-	}
+	d.terms = l.engine.cohorts.termsAfter(l.hold)
 	return d
+}
+
+// termsAfter returns the terms of the callers that may take h over from its background release, or
+// zero terms if none may. The result is a copy, because the cohort object may soon be reused with
+// other terms.
+func (cs *cohorts) termsAfter(h *hold) terms {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := h.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
+		return c.terms
+	}
+	return terms{}
 }
 
 // handleAnswer acts on (g, err), the answer to the release. handleAnswer must not block.

@@ -117,16 +117,23 @@ func (s *lane) change(edit func(s *lane)) {
 	edit(s)
 }
 
+// newBackground returns a Locker with WithBackgroundRelease, and its Store.
+func newBackground(t *testing.T, memory *lockertest.Memory, opts ...locker.Option) (*lane, *locker.Engine) {
+	t.Helper()
+	s := &lane{Memory: memory, pool: new(steps.Pool)}
+	s.Steps = steps.Wrap(memory, nil, s.pool, func(error) {})
+	l, err := locker.NewWithBackgroundRelease(s, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, l
+}
+
 // backgroundTest runs a test of a Locker with WithBackgroundRelease in a bubble.
 func backgroundTest(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), opts ...locker.Option) {
 	t.Helper()
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
-		s := &lane{Memory: memory, pool: new(steps.Pool)}
-		s.Steps = steps.Wrap(memory, nil, s.pool, func(error) {})
-		l, err := locker.NewWithBackgroundRelease(s, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, l := newBackground(t, memory, opts...)
 		test(t, s, l)
 		s.flush()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -325,6 +332,29 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 			}
 			runFor(t, l, locker.Rule{Key: "a"}, slowRelease+time.Millisecond-9*time.Millisecond, nothing)
 		})
+	})
+}
+
+// While a background release waits to be sent, the answer to a renewal shows that the hold is lost.
+// The next caller does not get this hold.
+func TestBackgroundReleaseHandsNoLostHoldOver(t *testing.T) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.change(func(s *lane) { s.neverSends = true })
+		rule := locker.Rule{Key: "a", TTL: 24 * time.Millisecond} // so short that a renewal is sent at once
+		s.Delay(locker.OpRenew, 3*time.Millisecond)
+		runFor(t, l, rule, 2*time.Millisecond, func(context.Context) error {
+			time.Sleep(2 * time.Millisecond) //nolint:forbidigo // in a bubble
+			s.Free("a")
+			return nil
+		})
+		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // in a bubble
+		if s.Calls(locker.OpRenew) != 1 || s.Calls(locker.OpRelease) != 0 {
+			t.Error("positive control: the renewal is unanswered, or the release was sent")
+		}
+		runFor(t, l, rule, 0, nothing)
+		if n := s.acquires(); n != 2 {
+			t.Errorf("%d acquires, so the lost hold was handed over", n)
+		}
 	})
 }
 

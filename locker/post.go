@@ -23,6 +23,7 @@ type post struct {
 	notifier store.Notifier // nil: the Store is no Notifier
 	silence  func()
 	warming  atomic.Bool
+	resets   atomic.Bool // a Reset of the Notifier is under way
 
 	mu    sync.Mutex
 	boxes map[string]*mailbox // the mailboxes by token; a mailbox is nil if the token holds the key
@@ -98,11 +99,17 @@ func (p *post) warm(key string) {
 	p.open(key, func(string, error) { p.warming.Store(false) }) // a caller that needs the inbox subscribes itself
 }
 
-// resubscribe is called when the server has answered that inbox has no subscriber.
+// resubscribe is called when the server has answered that inbox has no subscriber. It does not wait
+// for the Reset, because a Reset may wait for a connection. If another Reset is under way, it does
+// nothing, because the waiter asks again and gets the same answer.
 func (p *post) resubscribe(inbox string) {
-	if p.notifier != nil {
-		p.notifier.Reset(inbox)
+	if p.notifier == nil || p.resets.Swap(true) {
+		return
 	}
+	p.engine.calls.Do(func() {
+		defer p.resets.Store(false)
+		p.notifier.Reset(inbox)
+	})
 }
 
 // register makes box receive the events about token.

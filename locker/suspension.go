@@ -1,6 +1,9 @@
 package locker
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // When a paused process continues, it notices at once which deadlines have passed, because the
 // monotonic clock ran on during the pause. But during a suspension of the machine (a closed laptop,
@@ -20,42 +23,65 @@ const (
 
 // clocks compares the wall clock with the monotonic clock.
 type clocks struct {
-	wallLead time.Duration // how far the wall clock was ahead of the monotonic clock at the last look
-	measured bool
+	wallLead time.Duration // the result of leadAt at the last look
 	testLead time.Duration // for tests: how far the wall clock was set forward
+	testFrom instant       // for tests: when it was set forward
 }
 
-// gained returns how much the wall clock has gained since the last look, at the time now. It is 0
-// unless the machine was suspended or the clock was set forward.
-func (c *clocks) gained(now time.Time) time.Duration {
-	ahead := now.Round(0).Sub(epoch.Round(0)) - now.Sub(epoch) + c.testLead
-	gain := ahead - c.wallLead
-	if c.wallLead = ahead; !c.measured || gain < suspendedFor {
-		c.measured = true
+// leadAt returns how far the wall clock was ahead of the monotonic clock when t was read.
+func (c *clocks) leadAt(t time.Time) time.Duration {
+	lead := t.Round(0).Sub(epoch.Round(0)) - t.Sub(epoch)
+	if instantOf(t) >= c.testFrom {
+		lead += c.testLead
+	}
+	return lead
+}
+
+// gainedSince returns how much the wall clock has gained from the time t until the last look. It is
+// 0 unless the machine was suspended or the clock was set forward.
+func (c *clocks) gainedSince(t time.Time) time.Duration { return jump(c.wallLead - c.leadAt(t)) }
+
+// look compares the clocks at the time now. It returns how much the wall clock has gained since the
+// last look.
+func (c *clocks) look(now time.Time) time.Duration {
+	last := c.wallLead
+	c.wallLead = c.leadAt(now)
+	return jump(c.wallLead - last)
+}
+
+// jump returns gain, or 0 if the gain is too small for a suspension.
+func jump(gain time.Duration) time.Duration {
+	if gain < suspendedFor {
 		return 0
 	}
 	return gain
 }
 
-// handleSuspension is called when the wall clock has gained the time gain. This may also mean that
-// the clock was set forward, so a lease with renewals is not given up at once. Instead it is
-// renewed immediately, and ends soon if no answer comes. A lease without renewals ends earlier by
-// the gained time. The caller holds k.mu.
-func (k *keeper) handleSuspension(now instant, gain time.Duration) {
-	var all []*hold
-	for h := range k.due.holds() {
-		all = append(all, h)
+// lookForSuspension compares the clocks at the time now, and adjusts the holds in the schedule if
+// the machine was suspended. The caller holds k.mu.
+func (k *keeper) lookForSuspension(now time.Time) {
+	gain := k.clocks.look(now)
+	if gain == 0 {
+		return
 	}
-	for _, h := range all {
-		switch left := h.renewal.deadline.load().sub(now); {
-		case h.renewal.final:
-			h.renewal.deadline.store(h.renewal.deadline.load().plus(-gain))
-		case left <= gain:
-			h.renewal.deadline.store(min(h.renewal.deadline.load(), now.plus(answerAfterSuspension)))
-			h.renewal.renewAt = now
-		default:
-			h.renewal.renewAt = now
-		}
+	for _, h := range slices.Collect(k.due.holds()) {
+		h.handleSuspension(instantOf(now), gain)
 		k.due.reschedule(h)
+	}
+}
+
+// handleSuspension is called when the wall clock has gained the time gain since h was granted. This
+// may also mean that the clock was set forward, so a lease with renewals is not given up at once.
+// Instead it is renewed immediately, and ends soon if no answer comes. A lease without renewals
+// ends earlier by the gained time. The caller holds the keeper's mutex, and reschedules h.
+func (h *hold) handleSuspension(now instant, gain time.Duration) {
+	switch left := h.renewal.deadline.load().sub(now); {
+	case h.renewal.final:
+		h.renewal.deadline.store(h.renewal.deadline.load().plus(-gain))
+	case left <= gain:
+		h.renewal.deadline.store(min(h.renewal.deadline.load(), now.plus(answerAfterSuspension)))
+		h.renewal.renewAt = now
+	default:
+		h.renewal.renewAt = now
 	}
 }

@@ -82,3 +82,49 @@ func TestALeaseThatIsNotRenewedEndsByTheWallClock(t *testing.T) {
 		}
 	})
 }
+
+// A suspension while the Engine holds nothing does not concern the leases that are granted after
+// it. The keeper has not looked at the clocks meanwhile.
+func TestASuspensionThatCameBeforeALeaseDoesNotShortenIt(t *testing.T) {
+	for name, keep := range map[string]bool{"nothing was held": false, "another lease was held": true} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				before := acquire(t, e, locker.Rule{Key: "before", TTL: time.Minute})
+				if !keep {
+					release(t, before)
+				}
+				<-time.After(3100 * time.Millisecond)
+				locker.Suspend(e, time.Hour)
+				lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute, EndAfter: time.Minute})
+				<-time.After(3 * time.Second)
+				if left := time.Until(lease.Expires()); left < 50*time.Second || lease.Context().Err() != nil {
+					t.Errorf("it ends in %v, and has ended with %v", left, context.Cause(lease.Context()))
+				}
+			})
+		})
+	}
+}
+
+// The server's answer to an acquire comes after a suspension. The server may have granted the lease
+// before it, so the lease ends by the wall clock. This is so for the first lease of an Engine too.
+func TestASuspensionDuringAnAcquireShortensTheLease(t *testing.T) {
+	for name, first := range map[string]bool{"the first lease": true, "a later lease": false} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				if !first {
+					release(t, acquire(t, e, locker.Rule{Key: "before"}))
+					<-time.After(3 * time.Second)
+				}
+				store.DelayReplies(locker.OpAcquire, 100*time.Millisecond)
+				time.AfterFunc(50*time.Millisecond, func() { locker.Suspend(e, 30*time.Second) })
+				lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute, EndAfter: time.Minute})
+				<-time.After(1500 * time.Millisecond)
+				if left := time.Until(lease.Expires()); left > 30*time.Second || left < 20*time.Second {
+					t.Errorf("it ends in %v, and has ended with %v", left, context.Cause(lease.Context()))
+				}
+			})
+		})
+	}
+}
