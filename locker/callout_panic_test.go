@@ -86,7 +86,7 @@ func withLease(step func(ctx context.Context, lease *locker.Lease) error) func(t
 }
 
 // takeBack acquires a lock whose background release was not sent yet.
-func takeBack(t *testing.T, ctx context.Context, l locker.Locker) {
+func takeBack(t *testing.T, ctx context.Context, l locker.Locker) { //nolint:revive // the signature of a step
 	_ = locker.Run(t.Context(), l, fragileRule, nothing)
 	releaseGranted(l.Acquire(ctx, fragileRule))
 }

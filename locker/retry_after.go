@@ -53,11 +53,11 @@ func (w *waiting) remaining(c *caller, t *ticket) time.Duration {
 	if t.holder.Left >= 0 {
 		rest = min(rest, t.holder.Left)
 	}
-	ahead, turn := time.Duration(max(t.place-1, 0)), each/time.Duration(c.rule.maxHolders())
-	if ahead > 0 && turn > maxRetryAfter/ahead {
+	ahead, turn := int64(max(t.place-1, 0)), int64(each)/int64(c.rule.maxHolders())
+	if ahead > 0 && turn > int64(maxRetryAfter)/ahead {
 		return maxRetryAfter // the product could overflow
 	}
-	return rest + turn*ahead
+	return rest + time.Duration(turn*ahead)
 }
 
 // holdsSince returns the local time at which the holder h got the key. The parameter clock is
