@@ -178,14 +178,14 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
-// silence returns a channel like that of the Engine, for the question that was just sent. If the
-// caller has waited before this question and nobody has answered, the question has only what is
-// left of unansweredFor, because the caller expects to be back then. While the key's data moves,
-// the server does answer, and the question has the time that the Store gives it.
+// silence returns a channel like that of the Engine, for the question that was just sent. If a
+// reader has waited for a subscription before its first question, the time of both is bounded:
+// nobody has answered, and the caller expects to be back after unansweredFor. A repeated question
+// has the time that the Store gives it, because the Store's error says more.
 func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
 	e := a.caller.engine
 	before := a.ticket.sentAt.Sub(a.caller.began)
-	if e.mayHang || before < unansweredFor/20 || !a.waiting.busySince.IsZero() || errors.Is(a.waiting.failure, store.ErrMoving) {
+	if e.mayHang || a.waiting.calls > 1 || before < unansweredFor/20 {
 		return e.silence()
 	}
 	const grace = 150 * time.Millisecond // of the 250 ms by which a caller may be late

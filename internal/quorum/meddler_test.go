@@ -141,7 +141,15 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asked, answer := make(chan struct{}), make(chan struct{})
+	asked, answer, refused := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var first0 sync.Once
+	ms[0].setMeddle(func(script string, run func() error) error {
+		err := run()
+		if script == "vote" {
+			first0.Do(func() { close(refused) })
+		}
+		return err
+	})
 	ms[2].setMeddle(func(script string, run func() error) error {
 		err := run()
 		if script == "vote" {
@@ -157,6 +165,7 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 		first <- g.State
 	}()
 	<-asked
+	<-refused
 	eventually(t, "the free node has voted", func() bool { return ms[1].Exists(t.Context(), "a").Val() == 1 })
 	if err := ms[0].Del(t.Context(), "a").Err(); err != nil {
 		t.Fatal(err)
