@@ -42,9 +42,9 @@ var scenes = []*scene{
 
 // buttons are what a visitor can do. They hit all three modes at the same time.
 var buttons = []page.Choice{
-	{Name: "pause", Title: "Pause the holder for 2 s", Text: "Stops the process that holds the lock for two seconds, longer than the TTL, as a garbage collection or a frozen machine does"},
-	{Name: "kill", Title: "Kill the holder", Text: "Kills the process that holds the lock, as the kernel does when memory is short"},
-	{Name: "flush", Title: "Delete all locks (flush Redis)", Text: "Deletes the locks, as a restart of a server without persistence does"},
+	{Name: "pause", Title: "Pause the holder", Text: "Stops the process that holds the lock for two seconds, longer than the TTL, as a garbage collection or a frozen machine does"},
+	{Name: "kill", Title: "Kill it", Text: "Kills the process that holds the lock, as the kernel does when memory is short"},
+	{Name: "flush", Title: "Flush Redis", Text: "Deletes the locks, as a restart of a server without persistence does"},
 }
 
 func findScene(name string) *scene {

@@ -14,10 +14,10 @@ import (
 
 var pausedHolder = scene{
 	name: "paused", title: "Paused holder",
-	text: "Ann and Bob edit one document: each reads version n, works, and writes version n + 1. Pause the one that holds the lock. " +
-		"Its lock runs out, the other one goes on, and then the sleeper wakes and writes what it had computed from an old version. " +
-		"No lock service can stop that write. A fence can: latchkit gives each holder a number that only grows, and the database refuses a smaller one (WHERE fence <= mine). " +
-		"SETNX + DEL has no such number, and its DEL can even delete the lock of the next holder.",
+	text: "Ann and Bob edit one document: each reads version n and writes n + 1. Pause the one that holds the lock: it runs out, " +
+		"the other goes on, and the sleeper wakes and writes from an old version. No lock service can stop that. A fence can: a number " +
+		"that grows with each grant; the database refuses a smaller one (WHERE fence <= mine). SETNX + DEL has none, and its DEL can free " +
+		"somebody else's lock.",
 	buttons: []string{"pause", "kill", "flush"},
 	ttl:     time.Second,
 	cast:    [][]string{{"Ann"}, {"Bob"}},
