@@ -117,8 +117,10 @@ type waiting struct {
 	failure   error         // the error of the last call that gave no answer
 	admitted  bool          // the caller is counted as a waiter
 	polled    bool          // the last question was sent after a pause of the Backoff
-	pauses    func() (time.Duration, bool)
-	stop      func() // ends pauses
+	// subscribing is how long a reader has waited for its subscription before its first question.
+	subscribing time.Duration
+	pauses      func() (time.Duration, bool)
+	stop        func() // ends pauses
 	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
 	sighting *sighting
 }

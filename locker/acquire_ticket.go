@@ -181,15 +181,15 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 // silence returns a channel like that of the Engine, for the question that was just sent. If a
 // reader has waited for a subscription before its first question, the time of both is bounded:
 // nobody has answered, and the caller expects to be back after unansweredFor. A repeated question
-// has the time that the Store gives it, because the Store's error says more.
+// has the time that the Store gives it, because the Store's error says more. The time for which a
+// caller has waited for its turn in this process does not count.
 func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
 	e := a.caller.engine
-	before := a.ticket.sentAt.Sub(a.caller.began)
-	if e.mayHang || a.waiting.calls > 1 || before < unansweredFor/20 {
+	if e.mayHang || a.waiting.calls > 1 || a.waiting.subscribing < unansweredFor/20 {
 		return e.silence()
 	}
 	const grace = 150 * time.Millisecond // of the 250 ms by which a caller may be late
-	timer := e.timers.Start(max(unansweredFor-before, 0) + grace)
+	timer := e.timers.Start(max(unansweredFor-a.waiting.subscribing, 0) + grace)
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 

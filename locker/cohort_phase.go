@@ -97,7 +97,9 @@ func (a *acquisition) subscribeFirst() error {
 	if p := &a.caller.engine.post; p.notifier == nil || !a.caller.engine.cfg.queue || p.inbox(a.caller.key()) != "" {
 		return nil
 	}
+	began := time.Now()
 	_, err := a.open(unansweredFor / 2)
+	a.waiting.subscribing = time.Since(began)
 	return err
 }
 
