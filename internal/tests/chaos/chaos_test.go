@@ -94,8 +94,9 @@ func run(t *testing.T, r round) *result {
 	if r.Kind == kindSemaphore {
 		limit = units
 	}
-	rows, final := w.rows()
+	rows, late, final := w.rows()
 	v := check(h, limit, w.losses, rows, final)
+	v.checkLate(h, late)
 	if r.Library == "" && r.Patch[0] == "" {
 		for _, key := range left {
 			v.violated("left behind: %s", key)
@@ -203,8 +204,8 @@ func TestChaos(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %s %d", r.Topology, r.Kind, r.Seed), func(t *testing.T) {
 			res := run(t, r)
 			v := res.Verdict
-			t.Logf("%s, %s, %d keys: %d grants, %d hand-offs, %d lost, %d increments, %d reads, %d stale, %d unclear, %d overlaps, %d troubles in %v",
-				res.Server, res.Database, r.Keys, v.Grants, v.Handoffs, v.Losses, v.Writes, v.Reads, v.Stale, v.Unclear, len(v.Overlaps), res.Troubles, res.Lasted.Round(time.Second))
+			t.Logf("%s, %s, %d keys: %d grants, %d hand-offs, %d lost, %d increments, %d reads, %d late writes, %d of them stale, %d unclear, %d overlaps, %d troubles in %v",
+				res.Server, res.Database, r.Keys, v.Grants, v.Handoffs, v.Losses, v.Writes, v.Reads, v.Late, v.LateStale, v.Unclear, len(v.Overlaps), res.Troubles, res.Lasted.Round(time.Second))
 			for i, text := range v.Violations {
 				if i == 20 {
 					t.Errorf("and %d more", len(v.Violations)-i)
@@ -223,14 +224,14 @@ func TestChaos(t *testing.T) {
 			keep(t, res)
 		})
 	}
-	t.Logf("seed %d: %d rounds, %d troubles, %d grants, %d hand-offs, %d increments, %d stale, %d unclear, %d leases lost, of these %d told before the next grant, %d unanswered, %d overlaps",
-		seed, rounds, troubles, sum.Grants, sum.Handoffs, sum.Writes, sum.Stale, sum.Unclear, sum.Losses, sum.Told, sum.Unanswered, len(sum.Overlaps))
+	t.Logf("seed %d: %d rounds, %d troubles, %d grants, %d hand-offs, %d increments, %d late writes, %d of them stale, %d unclear, %d leases lost, of these %d told before the next grant, %d unanswered, %d overlaps",
+		seed, rounds, troubles, sum.Grants, sum.Handoffs, sum.Writes, sum.Late, sum.LateStale, sum.Unclear, sum.Losses, sum.Told, sum.Unanswered, len(sum.Overlaps))
 	// A run in which little has happened shows nothing. A few rounds may have no fault that costs a
 	// lease or an answer.
 	long := rounds >= 8
 	for what, is := range map[string]bool{
 		"grants": sum.Grants >= 50*rounds, "faults": troubles >= 2*rounds, "hand-offs": sum.Handoffs >= rounds,
-		"increments":  !long || sum.Writes >= 10*rounds,
+		"increments": !long || sum.Writes >= 10*rounds, "refused old fences": !long || sum.LateStale >= 10*rounds,
 		"lost leases": !long || sum.Losses >= rounds/4, "unclear answers": !long || sum.Unclear+sum.Unanswered >= rounds/4,
 	} {
 		if !is {
@@ -244,6 +245,8 @@ func (v *verdict) add(o *verdict) {
 	v.Writes += o.Writes
 	v.Reads += o.Reads
 	v.Stale += o.Stale
+	v.Late += o.Late
+	v.LateStale += o.LateStale
 	v.Unclear += o.Unclear
 	v.Refused += o.Refused
 	v.Losses += o.Losses
@@ -253,7 +256,7 @@ func (v *verdict) add(o *verdict) {
 	v.Killed += o.Killed
 	v.Behind += o.Behind
 	v.Waits += o.Waits
-	v.Late = append(v.Late, o.Late...)
+	v.Overdue = append(v.Overdue, o.Overdue...)
 	v.LostUpdates += o.LostUpdates
 	v.Overlaps = append(v.Overlaps, o.Overlaps...)
 	v.Violations = append(v.Violations, o.Violations...)
@@ -315,7 +318,7 @@ func worst(h *history, v *verdict, troubles []trouble) (bars []bar) {
 			continue
 		}
 		b := bar{Process: one.process, Label: one.reason, From: max(one.granted, start).since(start), To: min(one.alive, end).since(start), Fence: one.fence}
-		if i := slices.IndexFunc(h.writes, func(w write) bool { return w.op == one.id }); i >= 0 {
+		if i := slices.IndexFunc(h.writes, func(w write) bool { return w.op == one.id && !w.late }); i >= 0 {
 			b.Wrote = h.writes[i].result
 		}
 		bars = append(bars, b)

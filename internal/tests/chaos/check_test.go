@@ -39,12 +39,13 @@ type logged struct {
 type verdict struct {
 	Grants, Writes, Reads   int
 	Stale, Unclear, Refused int // writes
+	Late, LateStale         int // writes after their holds; of these, refused for their old fences
 	Losses, Told            int // leases that ended before their release; of these, before the next grant
 	Unanswered, Handoffs    int
 	Killed                  int             // holds whose processes were killed
 	Behind                  int             // grants with a smaller fence than an earlier grant, after a documented loss
 	Waits                   int             // acquires without a grant
-	Late                    []time.Duration // of these, how much later they came back than their deadlines
+	Overdue                 []time.Duration // of these, how much later they came back than their deadlines
 	Overlaps                []overlap
 	LostUpdates             int
 	Violations              []string
@@ -242,14 +243,14 @@ func (v *verdict) checkWaits(h *history) {
 		}
 		late := w.returned.since(w.deadline) - h.stalledIn(w.process, span{w.deadline, w.returned})
 		if late > lateness {
-			v.Late = append(v.Late, late)
+			v.Overdue = append(v.Overdue, late)
 		}
 		if late > tooLate {
 			v.violated("an acquire of %s, which ended with %q, came back %v after its deadline", w.process, w.class, late)
 		}
 	}
-	if len(v.Late) > 2+len(h.waits)/100 {
-		v.violated("%d of %d acquires without a grant came back more than %v after their deadlines: %v", len(v.Late), len(h.waits), lateness, v.Late)
+	if len(v.Overdue) > 2+len(h.waits)/100 {
+		v.violated("%d of %d acquires without a grant came back more than %v after their deadlines: %v", len(v.Overdue), len(h.waits), lateness, v.Overdue)
 	}
 }
 
@@ -263,19 +264,7 @@ func (v *verdict) checkWrites(h *history, rows []logged, final map[string]int64,
 		byKey[r.key] = append(byKey[r.key], r)
 	}
 	for key, of := range byKey {
-		slices.SortFunc(of, func(a, b logged) int { return cmp.Compare(a.before, b.before) })
-		seen := int64(-1)
-		var fence uint64
-		for _, r := range of {
-			if r.before == seen {
-				v.LostUpdates++
-				continue
-			}
-			if r.fence < fence {
-				v.violated("the write of %s with fence %d %s %d", r.op, r.fence, oldWrite, fence)
-			}
-			seen, fence = r.before, r.fence
-		}
+		v.checkOrder(of)
 		if int(final[key]) != len(of) {
 			v.violated("%s: %d increments were committed, and the value is %d", key, len(of), final[key])
 		}
@@ -285,6 +274,9 @@ func (v *verdict) checkWrites(h *history, rows []logged, final map[string]int64,
 	}
 	var ops []porcupine.Operation
 	for _, w := range h.writes {
+		if w.late {
+			continue
+		}
 		row, committedRow := there[w.op]
 		switch w.result {
 		case committed:
@@ -331,6 +323,48 @@ func (v *verdict) checkWrites(h *history, rows []logged, final map[string]int64,
 	}
 	if result := porcupine.CheckOperationsTimeout(register, ops, 30*time.Second); result != porcupine.Ok {
 		v.violated("porcupine: the %d reads and increments of the registers have no order: %s", len(ops), result)
+	}
+}
+
+// checkOrder reads the committed writes of one key in the order of the database.
+func (v *verdict) checkOrder(rows []logged) {
+	slices.SortFunc(rows, func(a, b logged) int { return cmp.Compare(a.before, b.before) })
+	seen := int64(-1)
+	var fence uint64
+	for _, r := range rows {
+		if r.before == seen {
+			v.LostUpdates++
+			continue
+		}
+		if r.fence < fence {
+			v.violated("the write of %s with fence %d %s %d", r.op, r.fence, oldWrite, fence)
+		}
+		seen, fence = r.before, r.fence
+	}
+}
+
+// checkLate compares what became of the writes that came after their holds with the rows of the
+// database.
+func (v *verdict) checkLate(h *history, rows []logged) {
+	there, byKey := map[string]bool{}, map[string][]logged{}
+	for _, r := range rows {
+		there[r.op] = true
+		byKey[r.key] = append(byKey[r.key], r)
+	}
+	for _, key := range slices.Sorted(maps.Keys(byKey)) {
+		v.checkOrder(byKey[key])
+	}
+	for _, w := range h.writes {
+		if !w.late {
+			continue
+		}
+		v.Late++
+		if w.result == stale {
+			v.LateStale++
+		}
+		if there[w.op] != (w.result == committed) && w.result != unclear {
+			v.violated("the late write of %s was %s; the database has it: %t", w.op, w.result, there[w.op])
+		}
 	}
 }
 

@@ -52,6 +52,7 @@ type write struct {
 	key      string
 	fence    uint64
 	reads    bool
+	late     bool  // it came after the hold, with nothing but the fence
 	before   int64 // the value that it has read
 	result   string
 	called   instant
@@ -108,7 +109,7 @@ func (j journal) granted(h *hold) {
 func (j journal) ended(h *hold) { j.note("end %s %d %d %s", h.id, h.alive, h.ended, h.reason) }
 
 func (j journal) wrote(w write) {
-	j.note("write %s %s %d %t %d %s %d %d", w.op, w.key, w.fence, w.reads, w.before, w.result, w.called, w.returned)
+	j.note("write %s %s %d %t %t %d %s %d %d", w.op, w.key, w.fence, w.reads, w.late, w.before, w.result, w.called, w.returned)
 }
 
 func (j journal) waited(w wait) {
@@ -179,7 +180,7 @@ func (h *history) read(line string, open map[string]*hold) error {
 		o.alive, o.ended, o.reason = alive, ended, reason
 	case "write":
 		var w write
-		if err := scan(&w.op, &w.key, &w.fence, &w.reads, &w.before, &w.result, &w.called, &w.returned); err != nil {
+		if err := scan(&w.op, &w.key, &w.fence, &w.reads, &w.late, &w.before, &w.result, &w.called, &w.returned); err != nil {
 			return err
 		}
 		h.writes = append(h.writes, w)

@@ -178,7 +178,9 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		{"grants", sum.Grants}, {"troubles, of one to three faults", troubles}, {"hand-offs between processes", sum.Handoffs},
 		{"increments that were committed", sum.Writes}, {"reads under Shared leases", sum.Reads},
 		{"**increments that were lost**", sum.LostUpdates},
-		{"writes that the database refused, because of an old fence", sum.Stale},
+		{"writes that came after their hold, with nothing but the fence", sum.Late},
+		{"of these, refused because a newer holder had written", sum.LateStale},
+		{"transactions of sqllock that the database refused, because of an old fence", sum.Stale},
 		{"writes that ended without a change for another reason, mostly because the lease had ended", sum.Refused},
 		{"writes whose outcome stayed unknown to their caller, and that the database decided", sum.Unclear},
 		{"leases that ended before their release", sum.Losses}, {"of these, told before the next grant", sum.Told},
@@ -187,7 +189,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		{"**writes of a former holder that reached the database**", oldWrites(sum)},
 		{"grants with a smaller fence than an earlier one, in such a window", sum.Behind},
 		{"acquires without a grant", sum.Waits},
-		{"of these, back more than 250 ms after their context or Wait", len(sum.Late)},
+		{"of these, back more than 250 ms after their context or Wait", len(sum.Overdue)},
 		{"other violations", len(sum.Violations) - undocumented(sum)},
 	} {
 		line("| %s | %s |", row.what, thousands(row.n))
@@ -236,7 +238,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
 		v := sets[set]
-		line("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d |", set, rounds[set], thousands(v.Grants), thousands(v.Handoffs), thousands(v.Writes), v.LostUpdates, v.Stale, v.Losses, len(v.Overlaps), len(v.Violations))
+		line("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d |", set, rounds[set], thousands(v.Grants), thousands(v.Handoffs), thousands(v.Writes), v.LostUpdates, v.Stale+v.LateStale, v.Losses, len(v.Overlaps), len(v.Violations))
 	}
 	line("")
 	line("## Controls")

@@ -62,6 +62,23 @@ func TestTheCheckerFindsPlantedMistakes(t *testing.T) {
 	if v := check(good(), 1, nil, rows(), map[string]int64{"k": 2}); len(v.Violations) > 0 {
 		t.Errorf("one unit of one: %v", v.Violations)
 	}
+	for name, c := range map[string]struct {
+		result string
+		rows   []logged
+		want   string
+	}{
+		"a late write that is there":             {committed, []logged{{"a", "k", 0, 5}}, ""},
+		"an old one that was refused":            {stale, []logged{{"c", "k", 0, 7}}, ""},
+		"an old one that came after a newer one": {committed, []logged{{"c", "k", 0, 7}, {"a", "k", 1, 5}}, oldWrite},
+		"one that is lost":                       {committed, nil, "has it: false"},
+		"a refused one that is there":            {stale, []logged{{"a", "k", 0, 5}}, "has it: true"},
+	} {
+		v := &verdict{}
+		v.checkLate(&history{writes: []write{{op: "a", key: "k", fence: 5, late: true, result: c.result}}}, c.rows)
+		if text := strings.Join(v.Violations, "\n"); !strings.Contains(text, c.want) || c.want == "" && text != "" {
+			t.Errorf("%s: found %q, want %q", name, text, c.want)
+		}
+	}
 	h.holds[1].units = 2
 	if v := check(h, 2, nil, rows(), map[string]int64{"k": 2}); len(v.Violations) == 0 {
 		t.Error("three units of two were not found")

@@ -64,6 +64,7 @@ type worker struct {
 	db       *sql.DB
 	fenced   *sqllock.DB
 	count    atomic.Int64
+	late     sync.WaitGroup // the writes that are under way after their holds
 	stopping context.Context
 }
 
@@ -103,6 +104,7 @@ var workers = proc.Register("chaos worker", func(args []string) {
 	proc.Listen()
 	stop()
 	working.Wait()
+	w.late.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := w.locks.close(ctx); err != nil {
@@ -210,7 +212,7 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 		stay = short(rng, 40*time.Millisecond)
 	}
 	half := h.granted.add(stay / 2)
-	wrote := w.db == nil || w.Kind == kindSemaphore || rng.IntN(3) == 0 || w.Brisk && rng.IntN(4) > 0
+	wrote := w.db == nil || w.Kind == kindSemaphore || rng.IntN(3) == 0 || w.Brisk && rng.IntN(2) > 0
 	for end := h.granted.add(stay); look(); {
 		if at := now(); !wrote && at >= half {
 			w.write(rng, g, h)
@@ -235,6 +237,45 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 		h.reason = "unclear"
 	}
 	w.ended(h)
+	if w.db != nil && w.Kind != kindSemaphore && !h.shared && h.fence > 0 && (!w.Brisk || rng.IntN(8) == 0) {
+		delay := short(rng, 2*w.TTL)
+		w.late.Go(func() { w.writeLate(h, delay) })
+	}
+}
+
+// writeLate writes when the hold is over, as a service does to which the holder has sent its
+// write with its fence, by a queue or a slow network. It knows nothing of the lease. The statement
+// itself compares the fence.
+func (w *worker) writeLate(h *hold, delay time.Duration) {
+	time.Sleep(delay) //nolint:forbidigo // the way to the service
+	one := write{op: h.id, key: h.key, fence: h.fence, late: true, called: now(), before: -1, result: committed}
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	defer cancel()
+	update, fence := w.sql("UPDATE late SET v = v + 1, fence = ? WHERE k = ? AND fence <= ?"), int64(h.fence)
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err == nil {
+		if w.Unfenced {
+			_, err = tx.ExecContext(ctx, w.sql("UPDATE late SET v = v + 1, fence = ? WHERE k = ?"), fence, h.key)
+		} else {
+			err = sqllock.FencedUpdate(ctx, tx, update, fence, h.key, fence)
+		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, w.sql("INSERT INTO late_log (op, k, before, fence) SELECT CAST(? AS VARCHAR(50)), k, v - 1, fence FROM late WHERE k = ?"), h.id, h.key)
+		}
+		if err != nil {
+			_ = tx.Rollback()
+			one.result = refused
+			if errors.Is(err, sqllock.ErrStaleFence) {
+				one.result = stale
+			}
+		} else if tx.Commit() != nil {
+			one.result = unclear
+		}
+	} else {
+		one.result = refused
+	}
+	one.returned = now()
+	w.wrote(one)
 }
 
 // lead is a candidate until it has led once.

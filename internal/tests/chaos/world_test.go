@@ -189,8 +189,12 @@ func (w *world) openDatabase() {
 	w.Cleanup(func() { _ = db.Close() })
 	w.exec("CREATE TABLE register (k VARCHAR(50) PRIMARY KEY, v BIGINT NOT NULL)")
 	w.exec("CREATE TABLE log (op VARCHAR(50) PRIMARY KEY, k VARCHAR(50) NOT NULL, before BIGINT NOT NULL, fence BIGINT NOT NULL)")
+	w.exec("CREATE TABLE late (k VARCHAR(50) PRIMARY KEY, v BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)")
+	w.exec("CREATE TABLE late_log (op VARCHAR(50) PRIMARY KEY, k VARCHAR(50) NOT NULL, before BIGINT NOT NULL, fence BIGINT NOT NULL)")
 	for i := range w.Keys {
-		w.exec(placeholders(w.driver, "INSERT INTO register (k, v) VALUES (?, 0)"), fmt.Sprint("chaos:", i))
+		for _, table := range []string{"register", "late"} {
+			w.exec(placeholders(w.driver, "INSERT INTO "+table+" (k, v) VALUES (?, 0)"), fmt.Sprint("chaos:", i))
+		}
 	}
 	w.migrate()
 }
@@ -202,24 +206,10 @@ func (w *world) exec(statement string, args ...any) {
 	}
 }
 
-// rows returns the committed increments, and the values of the registers.
-func (w *world) rows() (rows []logged, final map[string]int64) {
+// rows returns the committed increments, the committed late writes, and the values of the registers.
+func (w *world) rows() (rows, late []logged, final map[string]int64) {
 	w.Helper()
 	final = map[string]int64{}
-	found, err := w.db.QueryContext(w.Context(), "SELECT op, k, before, fence FROM log")
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer found.Close()
-	for found.Next() {
-		var r logged
-		var fence int64
-		if err := found.Scan(&r.op, &r.key, &r.before, &fence); err != nil {
-			w.Fatal(err)
-		}
-		r.fence = uint64(fence)
-		rows = append(rows, r)
-	}
 	values, err := w.db.QueryContext(w.Context(), "SELECT k, v FROM register")
 	if err != nil {
 		w.Fatal(err)
@@ -233,7 +223,26 @@ func (w *world) rows() (rows []logged, final map[string]int64) {
 		}
 		final[key] = v
 	}
-	return rows, final
+	return w.logged("log"), w.logged("late_log"), final
+}
+
+func (w *world) logged(table string) (rows []logged) {
+	w.Helper()
+	found, err := w.db.QueryContext(w.Context(), "SELECT op, k, before, fence FROM "+table)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer found.Close()
+	for found.Next() {
+		var r logged
+		var fence int64
+		if err := found.Scan(&r.op, &r.key, &r.before, &fence); err != nil {
+			w.Fatal(err)
+		}
+		r.fence = uint64(fence)
+		rows = append(rows, r)
+	}
+	return rows
 }
 
 func (w *world) enroll() {
