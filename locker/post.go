@@ -23,7 +23,7 @@ type post struct {
 	notifier store.Notifier // nil: the Store is no Notifier
 	silence  func()
 	warming  atomic.Bool
-	resets   atomic.Bool // a Reset of the Notifier is under way
+	resets   sync.Map // the inboxes of which a Reset is under way
 
 	mu    sync.Mutex
 	boxes map[string]*mailbox // the mailboxes by token; a mailbox is nil if the token holds the key
@@ -100,14 +100,17 @@ func (p *post) warm(key string) {
 }
 
 // resubscribe is called when the server has answered that inbox has no subscriber. It does not wait
-// for the Reset, because a Reset may wait for a connection. If another Reset is under way, it does
-// nothing, because the waiter asks again and gets the same answer.
+// for the Reset, because a Reset may wait for a connection. If another Reset of this inbox is under
+// way, it does nothing, because the waiter asks again and gets the same answer.
 func (p *post) resubscribe(inbox string) {
-	if p.notifier == nil || p.resets.Swap(true) {
+	if p.notifier == nil {
+		return
+	}
+	if _, underWay := p.resets.LoadOrStore(inbox, true); underWay {
 		return
 	}
 	p.engine.calls.Do(func() {
-		defer p.resets.Store(false)
+		defer p.resets.Delete(inbox)
 		p.notifier.Reset(inbox)
 	})
 }

@@ -1,7 +1,9 @@
 package locker
 
 import (
+	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/latchkit/latchkit/locker/store"
 )
@@ -27,4 +29,44 @@ func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
 			t.Errorf("inbox %q: told %v, want %v", inbox, got, want)
 		}
 	}
+}
+
+// hangingReset is a Notifier whose Resets of the inbox "dead" hang.
+type hangingReset struct {
+	silent
+	reset chan string
+	hang  chan struct{}
+}
+
+func (h hangingReset) Reset(inbox string) {
+	h.reset <- inbox
+	if inbox == "dead" {
+		<-h.hang
+	}
+}
+
+// On a Cluster, each master has an inbox. A master that does not answer keeps no other inbox
+// without a subscription, and each inbox has one Reset at a time.
+func TestAHangingResetDelaysNoOtherInbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := hangingReset{reset: make(chan string, 10), hang: make(chan struct{})}
+		p := &post{engine: &Engine{}, notifier: n, boxes: make(map[string]*mailbox)}
+		for _, inbox := range []string{"dead", "dead", "alive", "alive", "dead"} {
+			p.resubscribe(inbox)
+			synctest.Wait()
+		}
+		close(n.hang)
+		synctest.Wait()
+		p.resubscribe("dead")
+		synctest.Wait()
+		close(n.reset)
+		_ = p.engine.calls.Stop(t.Context())
+		var got []string
+		for inbox := range n.reset {
+			got = append(got, inbox)
+		}
+		if want := []string{"dead", "alive", "alive", "dead"}; !slices.Equal(got, want) {
+			t.Errorf("Resets of %v, want %v", got, want)
+		}
+	})
 }
