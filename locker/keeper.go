@@ -54,7 +54,7 @@ func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 	// concerns h only if it came after start.
 	now := time.Now()
 	k.lookForSuspension(now)
-	if gain := k.clocks.gainedSince(start); gain > 0 {
+	if gain := k.clocks.gained(start, now); gain > 0 {
 		h.handleSuspension(instantOf(now), gain)
 	}
 	k.due.add(h)

@@ -42,6 +42,7 @@ type departure struct {
 
 	delayed  *calls.Future // the release, if it may still be taken back; nil: it was sent at once
 	finished chan struct{} // closed when no caller needs to wait for the release
+	since    time.Time     // a suspension of the machine after this time concerns the hold
 
 	unregistered bool // the release is over for other callers; guarded by the cohorts' mutex
 }
@@ -90,6 +91,7 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 	e.times.recordHold(l.rule.Name, now.Sub(l.state.began))
 	l.notifyObserver(nil)
 	d := l.departure(ctx, end)
+	d.since = now
 	passed, rest := e.cohorts.release(h)
 	if passed {
 		e.keeper.removeUser(h, l)
@@ -236,7 +238,7 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 		return false
 	}
 	h := d.hold
-	if !cs.mayContinue(h) || !cs.engine.keeper.isWorthKeeping(h) || !d.delayed.Recall() {
+	if !cs.mayContinue(h) || !cs.engine.keeper.isWorthKeeping(h, d.since) || !d.delayed.Recall() {
 		return false
 	}
 	cs.unregisterLocked(d)
@@ -273,12 +275,13 @@ func (k *keeper) isHeld(h *hold) bool {
 	return h.renewal.index > 0 && instantOf(time.Now()) < h.renewal.deadline.load()
 }
 
-// isWorthKeeping reports whether h, which was removed from the schedule, is good enough to return
-// to it and to serve another Lease.
-func (k *keeper) isWorthKeeping(h *hold) bool {
+// isWorthKeeping reports whether h, which was removed from the schedule at the time since, is good
+// enough to return to it and to serve another Lease. Nobody has looked for a suspension on behalf of
+// h since then.
+func (k *keeper) isWorthKeeping(h *hold, since time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.isPassable() && h.isFresh()
+	return h.isPassable() && h.isFresh() && k.clocks.gained(since, time.Now()) == 0
 }
 
 // resume puts h, whose release was recalled, back into the schedule.

@@ -358,6 +358,33 @@ func TestBackgroundReleaseHandsNoLostHoldOver(t *testing.T) {
 	})
 }
 
+// While a background release waits to be sent, or just before it, the machine is suspended. The next
+// caller does not get this hold, because the lease may have expired on the server meanwhile.
+func TestBackgroundReleaseHandsNoHoldOverThatASuspendedMachineKept(t *testing.T) {
+	for name, during := range map[string]bool{"during the release": true, "before the release": false} {
+		t.Run(name, func(t *testing.T) {
+			backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+				s.change(func(s *lane) { s.neverSends = true })
+				rule := locker.Rule{Key: "a", TTL: time.Minute}
+				runFor(t, l, rule, 0, func(context.Context) error {
+					if !during {
+						locker.Suspend(l, time.Hour)
+					}
+					return nil
+				})
+				if during {
+					<-time.After(time.Microsecond)
+					locker.Suspend(l, time.Hour)
+				}
+				runFor(t, l, rule, 0, nothing)
+				if n := s.acquires(); n != 2 {
+					t.Errorf("%d acquires, so the old hold was handed over", n)
+				}
+			})
+		})
+	}
+}
+
 // Two callers want the key at the same time. One caller takes the hold over, and the other caller
 // waits for it.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {

@@ -82,6 +82,8 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, scheduled bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := time.Now()
+	k.lookForSuspension(now) // h may be taken back
 	if scheduled = h.renewal.index > 0; scheduled {
 		k.due.remove(h)
 	}
@@ -91,7 +93,7 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, schedul
 	if h.claim.Queue { // a quorum's node that has not granted the lease may have queued the token
 		lives = max(lives, calls.QueueLife)
 	}
-	release.Useless = time.Now().Add(lives)
+	release.Useless = now.Add(lives)
 	if h.keepUntil != 0 {
 		release.Keep = h.keepUntil.time()
 	}

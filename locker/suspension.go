@@ -37,9 +37,9 @@ func (c *clocks) leadAt(t time.Time) time.Duration {
 	return lead
 }
 
-// gainedSince returns how much the wall clock has gained from the time t until the last look. It is
-// 0 unless the machine was suspended or the clock was set forward.
-func (c *clocks) gainedSince(t time.Time) time.Duration { return jump(c.wallLead - c.leadAt(t)) }
+// gained returns how much the wall clock has gained between two times. It is 0 unless the machine
+// was suspended or the clock was set forward.
+func (c *clocks) gained(from, to time.Time) time.Duration { return jump(c.leadAt(to) - c.leadAt(from)) }
 
 // look compares the clocks at the time now. It returns how much the wall clock has gained since the
 // last look.

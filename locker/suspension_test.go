@@ -62,6 +62,27 @@ func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	})
 }
 
+// The answer to a renewal comes after a suspension, and after the keeper has noticed it. The answer
+// may be from before the suspension, so it does not give the lease its whole TTL again.
+func TestAnAnswerFromBeforeASuspensionLengthensNoLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		store.DelayReplies(locker.OpRenew, 100*time.Millisecond)
+		for store.Calls(locker.OpRenew) == 0 {
+			<-time.After(10 * time.Millisecond)
+		}
+		store.Fail(locker.OpRenew, errors.New("i/o timeout"))
+		locker.Suspend(e, time.Hour)
+		woke := time.Now()
+		acquire(t, e, locker.Rule{Key: "b"}) // the keeper looks at the clocks
+		<-lease.Context().Done()
+		if late := time.Since(woke); late > 2500*time.Millisecond || !errors.Is(context.Cause(lease.Context()), locker.ErrLost) {
+			t.Errorf("after %v: %v", late, context.Cause(lease.Context()))
+		}
+	})
+}
+
 // A lease that is not renewed ends by the wall clock, because the monotonic clock stands still
 // during a suspension.
 func TestALeaseThatIsNotRenewedEndsByTheWallClock(t *testing.T) {
