@@ -117,6 +117,7 @@ type waiting struct {
 	failure   error         // the error of the last call that gave no answer
 	admitted  bool          // the caller is counted as a waiter
 	polled    bool          // the last question was sent after a pause of the Backoff
+	asked     time.Time     // when the server was first asked; zero: not yet
 	// subscribing is how long a reader has waited for its subscription before its first question.
 	subscribing time.Duration
 	pauses      func() (time.Duration, bool)

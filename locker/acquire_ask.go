@@ -29,6 +29,9 @@ func (a *acquisition) ask() (*Lease, error) {
 	if a.ticket.token.ask() {
 		a.ticket.firstSent = a.ticket.sentAt
 	}
+	if a.waiting.asked.IsZero() {
+		a.waiting.asked = a.ticket.sentAt
+	}
 	return a.awaitAnswer(a.caller.engine.steps.Begin(a.caller.observed, calls.Acquire, a.ticket.claim, nil))
 }
 

@@ -167,9 +167,9 @@ func (a *acquisition) handOver() *ticket {
 var errNoAnswer = errors.New("no answer")
 
 // silence returns a channel for an acquire that begins now. The channel is signalled when the
-// acquire must be given up because it has no answer. Only a Store that a user has written is
-// watched, because such a Store may ignore its context and hang. latchkit's own Stores give up
-// their calls by themselves. The caller must call end.
+// acquire must be given up because it has no answer. Only a Store without Steps is watched, because
+// such a Store may ignore its context and hang. Other Stores give up their calls by themselves. The
+// caller must call end.
 func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	if !e.mayHang {
 		return nil, func() {}
@@ -178,18 +178,21 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
-// silence returns a channel like that of the Engine, for the question that was just sent. If a
-// reader has waited for a subscription before its first question, the time of both is bounded:
-// nobody has answered, and the caller expects to be back after unansweredFor. A repeated question
-// has the time that the Store gives it, because the Store's error says more. The time for which a
-// caller has waited for its turn in this process does not count.
+// silence returns a channel like that of the Engine, for the question that was just sent. If nobody
+// has answered yet, the caller expects to be back after unansweredFor. This time includes the
+// subscription of a reader before its first question. A Store with Steps gives a question a limit of
+// its own, also a repeated one, because its error says more. The time for which a caller has waited
+// for its turn in this process does not count.
 func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
-	e := a.caller.engine
-	if e.mayHang || a.waiting.calls > 1 || a.waiting.subscribing < unansweredFor/20 {
+	e, spent := a.caller.engine, a.waiting.subscribing
+	switch {
+	case e.mayHang && a.waiting.busySince.IsZero():
+		spent = time.Since(a.waiting.asked)
+	case e.mayHang, a.waiting.calls > 1, spent < unansweredFor/20:
 		return e.silence()
 	}
 	const grace = 150 * time.Millisecond // of the 250 ms by which a caller may be late
-	timer := e.timers.Start(max(unansweredFor-a.waiting.subscribing, 0) + grace)
+	timer := e.timers.Start(max(unansweredFor-spent, 0) + grace)
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
