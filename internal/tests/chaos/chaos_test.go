@@ -166,8 +166,10 @@ func statistics(h *history, v *verdict, troubles []trouble, brisk bool) map[stri
 // combinations are the topologies with the kinds of locks that they have.
 func combinations() (all []round) {
 	for _, topology := range []string{oneServer, sentinel, cluster} {
-		for _, kind := range []string{kindExclusive, kindReadWrite, kindReentrant, kindSemaphore, kindStriped, kindLead} {
-			all = append(all, round{Topology: topology, Kind: kind})
+		for _, kind := range kinds {
+			if kind != kindAcks || topology != oneServer {
+				all = append(all, round{Topology: topology, Kind: kind})
+			}
 		}
 	}
 	for _, topology := range []string{quorum3, quorum5} {

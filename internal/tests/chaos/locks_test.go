@@ -22,18 +22,24 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/polling"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
 // The kinds of locks.
 const (
-	kindExclusive = "exclusive"
-	kindReadWrite = "read-write"
-	kindReentrant = "reentrant"
-	kindSemaphore = "semaphore"
-	kindStriped   = "striped"
-	kindLead      = "lead"
+	kindExclusive  = "exclusive"
+	kindReadWrite  = "read-write"
+	kindReentrant  = "reentrant"
+	kindSemaphore  = "semaphore"
+	kindStriped    = "striped"
+	kindLead       = "lead"
+	kindAcks       = "acknowledged" // by a replica
+	kindPolling    = "polling"      // has no fence
+	kindScriptless = "scriptless"   // has no fence
 )
+
+var kinds = []string{kindExclusive, kindReadWrite, kindReentrant, kindSemaphore, kindStriped, kindLead, kindAcks, kindPolling, kindScriptless}
 
 // The topologies.
 const (
@@ -96,6 +102,12 @@ func (o order) lockers() (engine *locker.Engine, l locker.Locker, err error) {
 		engine, err = locker.NewReadWrite(clients[0])
 	case o.Kind == kindSemaphore:
 		engine, err = locker.NewSemaphore(clients[0], units)
+	case o.Kind == kindAcks:
+		engine, err = locker.New(clients[0], locker.WithReplicaAck(1, 100*time.Millisecond))
+	case o.Kind == kindPolling:
+		engine, err = polling.New(redislock.New(clients[0]))
+	case o.Kind == kindScriptless:
+		engine, err = locker.NewScriptless(clients[0])
 	default:
 		engine, err = locker.New(clients[0])
 	}

@@ -34,6 +34,9 @@ func onCluster(w *world) bool  { return w.cluster != nil }
 func withClock(w *world) bool  { return len(w.clocks) > 0 }
 func blank(w *world) bool      { return len(w.clocks) > 0 && !w.durable }
 
+// withScripts is false where no call is one of latchkit's scripts.
+func withScripts(w *world) bool { return w.Kind != kindPolling && w.Kind != kindScriptless }
+
 const workerStopped = "worker stopped (SIGSTOP)"
 
 // twoRestarts empties two nodes one after the other, before the first one votes again. It is a
@@ -69,13 +72,13 @@ var nemeses = []nemesis{
 		}
 	}},
 	{name: "connections cut", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { p.Cut(); return nil })},
-	{name: "reply cut half-way", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HalveReplies(5, chaos.Command("EVALSHA")) })},
-	{name: "replies swallowed", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.SwallowReplies(chaos.Every, chaos.Command("EVALSHA")) })},
-	{name: "requests delayed", on: always, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HoldRequests(20, chaos.Command("EVALSHA")) })},
+	{name: "reply cut half-way", on: withScripts, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HalveReplies(5, chaos.Command("EVALSHA")) })},
+	{name: "replies swallowed", on: withScripts, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.SwallowReplies(chaos.Every, chaos.Command("EVALSHA")) })},
+	{name: "requests delayed", on: withScripts, begin: onWays(func(p *chaos.Proxy) *chaos.Fault { return p.HoldRequests(20, chaos.Command("EVALSHA")) })},
 	{name: "black hole", on: always, begin: onWays((*chaos.Proxy).BlackHole)},
-	{name: "reply of acquire lost", on: always, begin: loseReplies("acquire", "vote", "confirm", "rw_acquire", "sem_acquire")},
-	{name: "reply of renewal lost", on: always, begin: loseReplies("renew")},
-	{name: "reply of release lost", on: always, begin: loseReplies("release", "rw_release", "sem_release")},
+	{name: "reply of acquire lost", on: withScripts, begin: loseReplies("acquire", "vote", "confirm", "rw_acquire", "sem_acquire")},
+	{name: "reply of renewal lost", on: withScripts, begin: loseReplies("renew")},
+	{name: "reply of release lost", on: withScripts, begin: loseReplies("release", "rw_release", "sem_release")},
 	{name: "answer of COMMIT lost", on: func(w *world) bool { return w.driver == "pgx" }, begin: func(w *world) func() {
 		for _, s := range w.workers {
 			s.wire.Strike(chaos.CutAnswer, false)
@@ -88,7 +91,7 @@ var nemeses = []nemesis{
 	})},
 	{name: "CLIENT KILL", on: always, begin: command("client", "kill", "type", "normal")},
 	{name: "CLIENT PAUSE", on: always, begin: command("client", "pause", 300)},
-	{name: "SCRIPT FLUSH", on: always, begin: command("script", "flush")},
+	{name: "SCRIPT FLUSH", on: withScripts, begin: command("script", "flush")},
 	{name: "restart without data", on: blank, loses: true, begin: onServers(func(_ *world, s *redistest.Server) func() {
 		s.Restart()
 		return nil

@@ -217,7 +217,6 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("A cell has how often the fault was injected, and after the slash how often two held a lock")
 	line("meanwhile.")
 	line("")
-	kinds := []string{kindExclusive, kindReadWrite, kindReentrant, kindSemaphore, kindStriped, kindLead}
 	line("| fault | %s |", strings.Join(kinds, " | "))
 	line("|---|%s", strings.Repeat("---|", len(kinds)))
 	for _, name := range slices.Sorted(maps.Keys(faults)) {

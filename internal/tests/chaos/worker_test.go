@@ -212,7 +212,7 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 		stay = short(rng, 40*time.Millisecond)
 	}
 	half := h.granted.add(stay / 2)
-	wrote := w.db == nil || w.Kind == kindSemaphore || rng.IntN(3) == 0 || w.Brisk && rng.IntN(2) > 0
+	wrote := w.db == nil || w.Kind == kindSemaphore || h.fence == 0 && w.Library == "" || rng.IntN(3) == 0 || w.Brisk && rng.IntN(2) > 0
 	for end := h.granted.add(stay); look(); {
 		if at := now(); !wrote && at >= half {
 			w.write(rng, g, h)
