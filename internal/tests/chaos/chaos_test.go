@@ -233,7 +233,7 @@ func TestChaos(t *testing.T) {
 	long := rounds >= 8
 	for what, is := range map[string]bool{
 		"grants": sum.Grants >= 50*rounds, "faults": troubles >= 2*rounds, "hand-offs": sum.Handoffs >= rounds,
-		"increments": !long || sum.Writes >= 10*rounds, "refused old fences": !long || sum.LateStale >= 10*rounds,
+		"increments": !long || sum.Writes >= 10*rounds, "refused old fences": !long || sum.LateStale >= rounds,
 		"lost leases": !long || sum.Losses >= rounds/4, "unclear answers": !long || sum.Unclear+sum.Unanswered >= rounds/4,
 	} {
 		if !is {
