@@ -178,11 +178,11 @@ func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
-// silence returns a channel like that of the Engine, for the question that was just sent. If nobody
-// has answered yet, the caller expects to be back after unansweredFor. This time includes the
-// subscription of a reader before its first question. A Store with Steps gives a question a limit of
-// its own, also a repeated one, because its error says more. The time for which a caller has waited
-// for its turn in this process does not count.
+// silence returns a channel like that of the Engine, for the question that was just sent. If
+// nobody has answered yet, the caller expects to be back after unansweredFor. This time includes
+// the subscription of a reader before its first question. A Store with Steps gives a question a
+// limit of its own, also a repeated one, because its error says more. The time for which a caller
+// has waited for its turn in this process does not count.
 func (a *acquisition) silence() (expired <-chan time.Time, end func()) {
 	e, spent := a.caller.engine, a.waiting.subscribing
 	switch {

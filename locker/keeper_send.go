@@ -87,8 +87,8 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		h.renewal.failure = nil
 		h.renewal.deadline.store(max(h.renewal.deadline.load(), instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL))))
 		k.planRenewal(h, instantOf(start), claim.TTL)
-		// A look may have shortened h after a suspension, before this answer came. The answer may be
-		// from before the suspension.
+		// A look may have shortened h after a suspension, before this answer came. The answer may
+		// be from before the suspension.
 		now := time.Now()
 		k.lookForSuspension(now)
 		if gain := k.clocks.gained(start, now); gain > 0 {

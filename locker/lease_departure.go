@@ -276,8 +276,8 @@ func (k *keeper) isHeld(h *hold) bool {
 }
 
 // isWorthKeeping reports whether h, which was removed from the schedule at the time since, is good
-// enough to return to it and to serve another Lease. Nobody has looked for a suspension on behalf of
-// h since then.
+// enough to return to it and to serve another Lease. Nobody has looked for a suspension on behalf
+// of h since then.
 func (k *keeper) isWorthKeeping(h *hold, since time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

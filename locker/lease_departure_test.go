@@ -358,8 +358,8 @@ func TestBackgroundReleaseHandsNoLostHoldOver(t *testing.T) {
 	})
 }
 
-// While a background release waits to be sent, or just before it, the machine is suspended. The next
-// caller does not get this hold, because the lease may have expired on the server meanwhile.
+// While a background release waits to be sent, or just before it, the machine is suspended. The
+// next caller does not get this hold, because the lease may have expired on the server meanwhile.
 func TestBackgroundReleaseHandsNoHoldOverThatASuspendedMachineKept(t *testing.T) {
 	for name, during := range map[string]bool{"during the release": true, "before the release": false} {
 		t.Run(name, func(t *testing.T) {

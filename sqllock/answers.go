@@ -50,36 +50,12 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	if len(locker.LeasesFromContext(ctx)) > 0 {
 		err = a.h.Within(ctx, fn)
 	} else {
-		err = a.plain(ctx, fn)
+		err = a.h.withoutLease(ctx, fn)
 	}
 	if failed != nil && err != nil {
 		return failed
 	}
 	return err
-}
-
-// plain runs fn in a transaction that claims nothing, and commits it.
-func (a *answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	_, begun, err := a.h.begin(ctx, nil)
-	if err != nil {
-		return err
-	}
-	s := begun.(*standard)
-	done := false
-	defer func() {
-		if !done { // an error, or a panic
-			_ = s.Rollback(ctx)
-		}
-	}()
-	tx := newTx(&attempt{call: &call{base: a.h.base}, tx: s}, s)
-	if err := fn(context.WithValue(ctx, txKey{}, tx), tx); err != nil {
-		return err
-	}
-	if err := tx.endError(); err != nil {
-		return err
-	}
-	done = true
-	return s.Commit(ctx)
 }
 
 // Load implements idempotency.Store.
@@ -100,6 +76,10 @@ func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 	}
 	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.answers == a {
 		if err := checkAnswerKey(key); err != nil {
+			return now, err
+		}
+		// If the work has ended its transaction, the answer would be committed by itself.
+		if err := in.tx.Verify(ctx); err != nil {
 			return now, err
 		}
 		return now, swap(in.tx)

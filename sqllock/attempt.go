@@ -17,9 +17,9 @@ import (
 // attempt is one try of the transaction: begin, claim, work, commit.
 type attempt struct {
 	*call
-	leases         []*locker.Lease
-	id             string // the name of the operation in the ledger
-	handle         any    // the value that Begin has returned for the function
+	leases         []*locker.Lease // in the order of their keys; none in a transaction of NewAnswers without a lease
+	id             string          // the name of the operation in the ledger
+	handle         any             // the value that Begin has returned for the function
 	tx             Transaction
 	endError       func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
 	outer          *attempt     // the attempt whose function began this attempt; nil: none
@@ -156,7 +156,7 @@ func (a *attempt) checkTime(margin time.Duration) error {
 	if rest >= margin {
 		return nil
 	}
-	return a.newError(a.leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
+	return a.newError(fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)))
 }
 
 // handleError returns whether the transaction may be retried after err, and the error to return.
@@ -234,8 +234,17 @@ func (a *attempt) undo(ctx context.Context) {
 	_ = a.tx.Rollback(ctx)
 }
 
-// newError returns an Error about the lease l. reason is its sentinel, and dbFence is the fence in
-// the database, or 0.
-func (a *attempt) newError(l *locker.Lease, reason error, dbFence uint64) *Error {
-	return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: dbFence, Err: reason}
+// subject returns the first resource, and the fence of its lease. The transaction has its row in
+// the ledger under this resource. A transaction without leases has "" and 0.
+func (a *attempt) subject() (resource string, fence uint64) {
+	if len(a.leases) == 0 {
+		return "", 0
+	}
+	return a.leases[0].Key(), a.leases[0].Fence()
+}
+
+// newError returns an Error about the subject. reason is its sentinel.
+func (a *attempt) newError(reason error) *Error {
+	resource, fence := a.subject()
+	return &Error{Resource: resource, Fence: fence, Err: reason}
 }

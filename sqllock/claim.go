@@ -33,10 +33,10 @@ func (a *attempt) enter(ctx context.Context) error {
 // writeOperation writes the caller's operation, or returns locker.ErrDone if the operation is done.
 // If another open transaction has written the operation, writeOperation waits for that transaction.
 func (a *attempt) writeOperation(ctx context.Context) error {
-	first := a.leases[0]
-	_, err := a.tx.Exec(ctx, a.stmts["operation"], a.operation, first.Key(), int64(first.Fence()))
+	resource, fence := a.subject()
+	_, err := a.tx.Exec(ctx, a.stmts["operation"], a.operation, resource, int64(fence))
 	if a.dialect.isDuplicate(err) {
-		return a.newError(first, fmt.Errorf("%w: operation %q", locker.ErrDone, a.operation), 0)
+		return a.newError(fmt.Errorf("%w: operation %q", locker.ErrDone, a.operation))
 	}
 	return err
 }
@@ -57,7 +57,8 @@ func (a *attempt) split() (claims, shares []*locker.Lease) {
 // noteStep returns the step that writes the operation into the ledger. The transaction has one row
 // in the ledger, under its first resource.
 func (a *attempt) noteStep() step {
-	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
+	resource, fence := a.subject()
+	return step{"note", []any{a.id, resource, max(int64(fence), 1)}} // 0 would mean that the operation was given up
 }
 
 // checkStanding returns an error if err is not nil, or if the database has accepted fewer claims
@@ -89,9 +90,9 @@ func (a *attempt) claimError(ctx context.Context) error {
 		if time.Until(l.Expires()) > 0 && l.Context().Err() == nil && holds(ctx, l) {
 			why = ErrFenceRegressed
 		}
-		return a.newError(l, why, uint64(seen))
+		return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: uint64(seen), Err: why}
 	}
-	return a.newError(a.leases[0], ErrStaleFence, 0)
+	return a.newError(ErrStaleFence)
 }
 
 // holds reports whether the lock server still has the lease l. After a failover, another holder may

@@ -9,11 +9,15 @@ import (
 
 func (a *attempt) enterPostgres(ctx context.Context) error {
 	var n int
-	if a.reads {
+	if a.reads || len(a.leases) == 0 {
 		var mark string // the answer of set_config
 		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id}, &n, &mark)
 		if err == nil && n > 0 {
 			return a.claimError(ctx)
+		}
+		if err == nil && !a.reads {
+			s := a.noteStep()
+			_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
 		}
 		return err
 	}

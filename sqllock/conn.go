@@ -28,7 +28,8 @@ type connection interface {
 }
 
 // openStandard begins a transaction of db. On MySQL, openStandard keeps the connection, because the
-// session's settings must be restored after the transaction.
+// session's settings must be restored after the transaction. On SQLite, it keeps the connection
+// because a COMMIT that fails may leave the transaction open.
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
 	s := &standard{release: func() {}}
 	if conn, ok := db.(connection); ok { // the caller's own connection
@@ -36,7 +37,7 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 			return nil, err
 		}
 		s.conn = conn
-	} else if d == MySQL {
+	} else if d != Postgres {
 		if pool, ok := db.(interface {
 			Conn(ctx context.Context) (*sql.Conn, error)
 		}); ok { // *sql.DB
@@ -45,8 +46,10 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 				return nil, err
 			}
 			db, s.conn, s.release = conn, conn, func() { _ = conn.Close() }
-		} else { // the settings must be restored before the next use of the connection
-			ctx = context.WithoutCancel(ctx)
+		} else if d == MySQL {
+			var begun func() bool
+			ctx, begun = untilBegun(ctx)
+			defer begun()
 		}
 	}
 	tx, err := db.BeginTx(ctx, opts)
@@ -56,6 +59,14 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 	}
 	s.Tx = tx
 	return s, nil
+}
+
+// untilBegun returns a context that ends with ctx until begun is called. On MySQL, the end of the
+// context of a transaction would return its connection before the session's settings are restored.
+// They are changed only after the transaction has begun.
+func untilBegun(ctx context.Context) (own context.Context, begun func() bool) {
+	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	return own, context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 }
 
 // checkUnused returns an error if conn has an open transaction. On MySQL, BEGIN would commit the
@@ -92,6 +103,7 @@ type standard struct {
 	conn    connection // the connection of the transaction; nil: unknown
 	release func()     // returns conn to its pool
 	restore string     // restores the settings of conn's session; "": unchanged
+	tidied  sync.Once  // conn was returned to its pool
 
 	use  sync.RWMutex // read-locked while a statement of the function runs
 	over bool         // written under use: the transaction takes no more statements of the function
@@ -130,40 +142,67 @@ func (s *standard) Row(ctx context.Context, query string, args []any, dest ...an
 	return s.QueryRowContext(ctx, query, args...).Scan(dest...)
 }
 
-func (s *standard) Commit(context.Context) error {
-	err := s.Tx.Commit()
-	if err == nil {
-		s.restoreAndRelease(s.restore)
-	} else {
-		s.restoreAndRelease("ROLLBACK", s.restore) // restore alone would commit an open transaction
-	}
-	return err
-}
-
-func (s *standard) Rollback(context.Context) error {
-	defer s.restoreAndRelease("ROLLBACK", s.restore)
-	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
-		return err
-	}
-	return nil
-}
-
-// restoreAndRelease restores the session's settings by the statements queries, and returns the
-// connection to its pool, or makes the pool close the connection.
-func (s *standard) restoreAndRelease(queries ...string) {
-	defer s.release()
-	if s.conn == nil || s.restore == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
-	defer cancel()
-	for _, query := range queries {
-		if _, err := s.conn.ExecContext(ctx, query); err != nil {
-			_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool drops the connection
-			break
+// Commit implements Transaction. The methods of *sql.Tx that end it have no context.
+func (s *standard) Commit(ctx context.Context) error {
+	return bounded(ctx, func() error {
+		err := s.Tx.Commit()
+		if err == nil {
+			s.tidy(s.restore)
+		} else {
+			s.tidy("ROLLBACK", s.restore) // restore alone would commit an open transaction
 		}
+		return err
+	})
+}
+
+func (s *standard) Rollback(ctx context.Context) error {
+	return bounded(ctx, func() error {
+		err := s.Tx.Rollback()
+		if err == nil && s.restore == "" {
+			s.tidy()
+		} else {
+			s.tidy("ROLLBACK", s.restore)
+		}
+		if errors.Is(err, sql.ErrTxDone) {
+			return nil
+		}
+		return err
+	})
+}
+
+// bounded returns what end returns, or an error when ctx ends before. Then end goes on by itself.
+func bounded(ctx context.Context, end func() error) error {
+	answer := make(chan error, 1)
+	go func() { answer <- end() }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	s.restore = ""
+}
+
+// tidy ends what the transaction has left on its connection by the statements queries, and returns
+// the connection to its pool, or makes the pool close the connection. An empty query is left out.
+// On SQLite, a ROLLBACK fails if no transaction is open.
+func (s *standard) tidy(queries ...string) {
+	s.tidied.Do(func() {
+		defer s.release()
+		if s.conn == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
+		defer cancel()
+		for _, query := range queries {
+			if query == "" {
+				continue
+			}
+			if _, err := s.conn.ExecContext(ctx, query); err != nil && SQLite.number(err)&0xff != sqliteError {
+				_ = s.conn.Raw(func(any) error { return driver.ErrBadConn }) // the pool drops the connection
+				break
+			}
+		}
+	})
 }
 
 // end refuses all further statements of the function. It waits for a statement that runs.

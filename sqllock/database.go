@@ -52,8 +52,8 @@ type Database[T any] struct {
 	//
 	// ctx ends when the transaction must end. Some libraries then roll back by themselves, as
 	// database/sql does. With such a library, rows are unlocked before the function returns. On
-	// MySQL, ctx does not end, because the session's settings must be restored before the
-	// connection is used again.
+	// MySQL, ctx does not end after Begin has returned, because the session's settings must be
+	// restored before the connection is used again.
 	//
 	// Begin must not read, and must not take a snapshot: on MySQL, the snapshot would be older than
 	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed
@@ -75,7 +75,9 @@ func NewWith[T any](l locker.Locker, db Database[T], opts ...Option) (*Handle[T]
 	}
 	b.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
 		if b.dialect == MySQL {
-			ctx = context.WithoutCancel(ctx)
+			var begun func() bool
+			ctx, begun = untilBegun(ctx)
+			defer begun()
 		}
 		return db.Begin(ctx, opts)
 	}

@@ -27,8 +27,8 @@ var (
 	// ends transactions. Statements before the function's own COMMIT are committed: call
 	// [Handle.Resolve] with Error.Op. Later statements ran without a claim; on MySQL they were
 	// rolled back.
-	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
-		"leave COMMIT and ROLLBACK to Do, and return the errors of statements")
+	ErrEnded = errors.New("the function has ended the transaction before its time; leave COMMIT and ROLLBACK to Do, " +
+		"or after InTx to the code that began the transaction, and return the errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for
 	// longer than its limit. Nothing was changed. The transaction is not retried, because the
 	// function may have called other services.
@@ -72,7 +72,12 @@ type Error struct {
 // resource, with fence 9".
 func (e *Error) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "sqllock: %s with fence %d", e.Resource, e.Fence)
+	b.WriteString("sqllock: ")
+	if e.Fence != 0 {
+		fmt.Fprintf(&b, "%s with fence %d", e.Resource, e.Fence)
+	} else {
+		b.WriteString("a transaction without a lease")
+	}
 	if e.Op != "" {
 		fmt.Fprintf(&b, ", operation %s", e.Op)
 	}

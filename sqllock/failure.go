@@ -201,7 +201,7 @@ func (d Dialect) isMissingTable(err error) bool {
 	case MySQL:
 		return d.number(err) == mysqlNoTable
 	default:
-		return d.number(err) == sqliteError
+		return d.number(err) == sqliteError && strings.Contains(err.Error(), "no such table")
 	}
 }
 

@@ -152,6 +152,18 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 	return c.within(ctx, leases)
 }
 
+// withoutLease calls fn in a transaction that claims nothing. It makes one attempt.
+func (h *Handle[T]) withoutLease(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
+	c, err := h.call(nil, fn)
+	if err == nil {
+		err = c.checkStarvation(ctx)
+	}
+	if err == nil {
+		_, err = c.try(ctx, nil)
+	}
+	return err
+}
+
 var errNoFunction = errors.New("sqllock: the function is nil; give the work of the transaction")
 
 // call returns the call of fn under the leases that terms describe.

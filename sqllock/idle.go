@@ -147,7 +147,11 @@ func ping(ctx context.Context, p pinger) error {
 	return p.Ping(ctx)
 }
 
-// deadline returns the time at which the first of the leases ends if no lease is renewed.
+// deadline returns the time at which the first of the leases ends if no lease is renewed. Without
+// leases, this time is far away.
 func deadline(leases []*locker.Lease) time.Time {
+	if len(leases) == 0 {
+		return time.Now().Add(math.MaxInt32 * time.Millisecond)
+	}
 	return slices.MinFunc(leases, func(a, b *locker.Lease) int { return a.Expires().Compare(b.Expires()) }).Expires()
 }

@@ -19,7 +19,9 @@ import (
 //   - Call [Claim.Verify] just before COMMIT. Verify returns an error if a lease has ended, or if
 //     tx is not in the transaction that has claimed.
 //   - If COMMIT gets no answer, call [Handle.Resolve] with [Claim.Op].
-//   - InTx does not retry. Roll back when InTx returns an error.
+//   - InTx does not retry. Roll back when InTx or a statement returns an error. On MySQL, a
+//     deadlock ends the transaction, and each later statement would be committed by itself: InTx
+//     leaves the settings of the session as they are.
 //
 // The transaction may be idle for as long as the server allows. On PostgreSQL, [WithIdleLimit] can
 // set a shorter time. Errors are those of Within and, with Operation, locker.ErrDone.

@@ -59,7 +59,7 @@ func (a *attempt) prove(ctx context.Context) error {
 func (a *attempt) proofError(err error) error {
 	switch {
 	case a.dialect.failsProof(err):
-		e := a.newError(a.leases[0], ErrEnded, 0)
+		e := a.newError(ErrEnded)
 		e.Op = a.op()
 		return e
 	case a.dialect == Postgres && state(err) == "25P02":
@@ -85,8 +85,8 @@ func (a *attempt) checkUnwritten(ctx context.Context) error {
 		return err
 	}
 	if rows != a.rowsBefore {
-		return a.newError(a.leases[0], fmt.Errorf(
-			"%w: the transaction has written, although its lease is Shared or WithTxOptions sets ReadOnly", locker.ErrUnsupported), 0)
+		return a.newError(fmt.Errorf(
+			"%w: the transaction has written, although its lease is Shared or WithTxOptions sets ReadOnly", locker.ErrUnsupported))
 	}
 	return nil
 }

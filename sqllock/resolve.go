@@ -50,9 +50,10 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 // inquire reads the ledger to find out whether a transaction was committed, because the error err
 // of its COMMIT does not show that. If again is true, the transaction was not committed.
 func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) {
-	committed, asked := a.resolve(ctx, a.leases[0].Key(), a.id)
+	resource, _ := a.subject()
+	committed, asked := a.resolve(ctx, resource, a.id)
 	if asked != nil {
-		e := a.newError(a.leases[0], fmt.Errorf("%w (COMMIT: %w; ledger: %w)", ErrCommitUnknown, err, asked), 0)
+		e := a.newError(fmt.Errorf("%w (COMMIT: %w; ledger: %w)", ErrCommitUnknown, err, asked))
 		e.Op = a.op()
 		return false, e
 	}
@@ -166,10 +167,13 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 	}
 	_, tx, err := b.begin(ctx, opts)
 	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return err
 	}
 	if err := work(tx); err != nil {
-		_ = tx.Rollback(context.WithoutCancel(ctx))
+		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
 		return err
 	}
 	return tx.Commit(ctx)
@@ -178,10 +182,8 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 // op returns the operation's name for Resolve. The name contains the resource, so that operators
 // can recognise the operation.
 func (a *attempt) op() string {
-	if len(a.leases) == 0 {
-		return ""
-	}
-	return a.id + ":" + a.leases[0].Key()
+	resource, _ := a.subject()
+	return a.id + ":" + resource
 }
 
 // Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is

@@ -28,10 +28,8 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 // fence of the first key. Use it in checks on single rows: see [FencedUpdate]. In a transaction of
 // [NewAnswers] without a lease, Fence returns 0.
 func (c *Claim) Fence() uint64 {
-	if len(c.attempt.leases) == 0 {
-		return 0
-	}
-	return c.attempt.leases[0].Fence()
+	_, fence := c.attempt.subject()
+	return fence
 }
 
 // Leases returns the leases that the transaction runs under, in the order of their keys.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	_ "github.com/glebarez/go-sqlite"  // the driver "sqlite"
 	_ "github.com/go-sql-driver/mysql" // the driver "mysql"
@@ -52,7 +53,7 @@ func open(t *testing.T, driver string) *sqlx.DB {
 		run(t, driver, server.DSN(""), "CREATE DATABASE "+name)
 		dsn = server.DSN(name)
 	default:
-		dsn = "file:" + filepath.Join(t.TempDir(), "test.db") + "?_pragma=busy_timeout(1000)"
+		dsn = "file:" + filepath.Join(t.TempDir(), "test.db") + "?_pragma=busy_timeout(200)"
 	}
 	db := sqlx.MustOpen(driver, dsn)
 	t.Cleanup(func() { _ = db.Close() })
@@ -190,6 +191,86 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 		}
 		checkBalance(t, db, 7)
 	})
+}
+
+// The end of ctx ends the wait for a connection, so the lock does not stay with a caller that left.
+func TestTheEndOfCtxEndsTheWaitForAConnection(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
+		db.SetMaxOpenConns(1)
+		conn, err := db.Connx(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		h := handle(t, l, db)
+		for name, call := range map[string]func(ctx context.Context) error{
+			"Do":    func(ctx context.Context) error { return h.Do(ctx, account, deposit(1)) },
+			"Purge": func(ctx context.Context) error { _, err := h.Purge(ctx, sqllock.Ages{}); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			back := make(chan error, 1)
+			go func() { back <- call(ctx) }()
+			select {
+			case err := <-back:
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: %v", name, err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s is not back after 10 s", name)
+			}
+			cancel()
+		}
+		_ = conn.Close()
+		if err := h.Do(t.Context(), account, deposit(1)); err != nil {
+			t.Error(err)
+		}
+		checkBalance(t, db, 101)
+	})
+}
+
+// On SQLite, a COMMIT fails while another process reads, and the driver of glebarez leaves the
+// transaction open. Later statements of the pool must not become a part of it: they would be lost.
+func TestABusyCommitLeavesNoTransactionOnItsConnection(t *testing.T) {
+	db := open(t, "sqlite")
+	db.SetMaxOpenConns(1)
+	reader := sqlx.MustOpen("sqlite", fileOf(t, db))
+	defer func() { _ = reader.Close() }()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	standard, err := sqllock.New(l, db.DB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func() error{
+		"sqlxlock": func() error { return handle(t, l, db).Do(t.Context(), account, deposit(1)) },
+		"sqllock": func() error {
+			return standard.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+				_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = 1")
+				return err
+			})
+		},
+	} {
+		rows, err := reader.QueryContext(t.Context(), "SELECT id FROM accounts")
+		if err != nil || !rows.Next() {
+			t.Fatal("there is no reader: ", err)
+		}
+		if err := do(); !errors.Is(err, sqllock.ErrRetries) {
+			t.Errorf("%s while another process reads: %v, want ErrRetries", name, err)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			t.Fatal(err)
+		}
+		db.MustExec("UPDATE accounts SET balance = balance + 10 WHERE id = 1")
+	}
+	checkBalance(t, reader, 120) // the reader has a connection of its own, which sees what is committed
+}
+
+// fileOf returns the file of an SQLite database.
+func fileOf(t *testing.T, db *sqlx.DB) (path string) {
+	t.Helper()
+	if err := db.GetContext(t.Context(), &path, "SELECT file FROM pragma_database_list WHERE name = 'main'"); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // If sqllock has changed a setting, the connection goes back to the pool with the old setting, even

@@ -23,8 +23,8 @@ import (
 //
 // ctx carries values for tracing, and a deadline of 5 s or less. A Store may end a call when ctx
 // ends, but need not. After 5 s without an answer, the Engine gives up the call. It gives up an
-// Acquire after 1 s if its caller has had no answer before. The Engine undoes an Acquire that it has
-// given up by a Release.
+// Acquire after 1 s if its caller has had no answer before. The Engine undoes an Acquire that it
+// has given up by a Release.
 type Store interface {
 	// Acquire returns Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)

@@ -206,7 +206,8 @@ func (w *world) exec(statement string, args ...any) {
 	}
 }
 
-// rows returns the committed increments, the committed late writes, and the values of the registers.
+// rows returns the committed increments, the committed late writes, and the values of the
+// registers.
 func (w *world) rows() (rows, late []logged, final map[string]int64) {
 	w.Helper()
 	final = map[string]int64{}

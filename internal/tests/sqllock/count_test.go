@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,6 +76,8 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			paused := make(chan int)
 			l := onRedis(t)
 			go func() { paused <- pauseHolders(t, l, all, t.Name(), countTTL/8, over) }()
+			stop := sync.OnceValue(func() int { close(over); return <-paused })
+			defer stop() // also when the test fails
 			refused := 0
 			for _, child := range all {
 				for range *increments / step {
@@ -86,8 +89,7 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 				}
 				refused += n
 			}
-			close(over)
-			t.Logf("%d increments, %d pauses, %d transactions refused", *processes**increments, <-paused, refused)
+			t.Logf("%d increments, %d pauses, %d transactions refused", *processes**increments, stop(), refused)
 			db.checkBalance(t, int64(*processes**increments))
 		})
 	}

@@ -1,0 +1,121 @@
+package sqllock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/sqllock"
+)
+
+// newAnswers returns a Transactor of db, and its Handle.
+func newAnswers(t *testing.T, db *database, opts ...sqllock.Option) (idempotency.Transactor, *sqllock.DB) {
+	t.Helper()
+	l, _ := memory(t)
+	h := handle(t, l, db.DB, opts...)
+	answers, err := sqllock.NewAnswers(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers, h
+}
+
+// An answer is stored if and only if the work was done, also without a lease. If a statement of the
+// work has ended the transaction, the answer would be committed without the work.
+func TestAnAnswerIsStoredOnlyWithItsWork(t *testing.T) {
+	for _, end := range []string{"ROLLBACK", "COMMIT"} {
+		t.Run(end, func(t *testing.T) {
+			forEach(t, func(t *testing.T, db *database) {
+				answers, _ := newAnswers(t, db)
+				answer := idempotency.Record{Run: "r", Answer: []byte("paid")}
+				err := answers.Transact(t.Context(), func(ctx context.Context) error {
+					tx, _ := sqllock.TxFromContext(ctx)
+					err := deposit(-10)(ctx, tx)
+					_, ended := tx.ExecContext(ctx, end)
+					_, stored := answers.Swap(ctx, "k", idempotency.Record{}, answer, time.Minute)
+					return errors.Join(err, ended, stored)
+				})
+				if !errors.Is(err, sqllock.ErrEnded) {
+					t.Errorf("Transact: %v, want ErrEnded", err)
+				}
+				if rec, err := answers.Load(t.Context(), "k"); err != nil || rec.Answer != nil {
+					t.Errorf("the answer %q is stored, %v", rec.Answer, err)
+				}
+			})
+		})
+	}
+}
+
+// The work of an answer without a lease has a claim, which says that the transaction is open, and
+// another transaction that would wait for the last connection is refused.
+func TestWorkWithoutALeaseIsATransactionLikeOthers(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, h := newAnswers(t, db)
+		db.SetMaxOpenConns(1)
+		op := ""
+		err := answers.Transact(t.Context(), func(ctx context.Context) error {
+			claim, ok := sqllock.ClaimFromContext(ctx)
+			if !ok {
+				return errors.New("the context has no claim")
+			}
+			if claim.Fence() != 0 || len(claim.Leases()) != 0 {
+				t.Errorf("the claim has fence %d and %d leases", claim.Fence(), len(claim.Leases()))
+			}
+			op = claim.Op()
+			if err := h.Do(ctx, account, func(context.Context, *sqllock.Tx) error { return nil }); !errors.Is(err, locker.ErrUnsupported) {
+				t.Errorf("a Do inside: %v", err)
+			}
+			return claim.Verify(ctx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if committed, err := h.Resolve(t.Context(), op); !committed || err != nil {
+			t.Errorf("Resolve of %q: %t, %v", op, committed, err)
+		}
+	})
+}
+
+// A COMMIT that gets no answer keeps nobody longer than the context, or than WithAnswerWithin. The
+// drivers of MySQL and of others wait for it without end.
+func TestACommitWithoutAnAnswerKeepsNobodyBeyondItsTime(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		far, w := overWire(t, db)
+		answers, h := newAnswers(t, far, sqllock.WithAnswerWithin(500*time.Millisecond))
+		for name, call := range map[string]func(ctx context.Context) error{
+			"Load":    func(ctx context.Context) error { _, err := answers.Load(ctx, "k"); return err },
+			"Resolve": func(ctx context.Context) error { _, err := h.Resolve(ctx, "00000000000000AAAAAAAAAAAA:k"); return err },
+			"Purge":   func(ctx context.Context) error { _, err := h.Purge(ctx, sqllock.Ages{}); return err },
+			"Swap": func(ctx context.Context) error {
+				_, err := answers.Swap(ctx, "k", idempotency.Record{}, idempotency.Record{Run: "r"}, time.Minute)
+				return err
+			},
+			"Transact": func(ctx context.Context) error {
+				return answers.Transact(ctx, func(context.Context) error { return nil })
+			},
+			"Do": func(ctx context.Context) error {
+				return h.Do(ctx, account, func(context.Context, *sqllock.Tx) error { return nil })
+			},
+		} {
+			w.Strike(chaos.Swallow, true)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			back := make(chan error, 1)
+			go func() { back <- call(ctx) }()
+			select {
+			case err := <-back:
+				if err == nil {
+					t.Errorf("%s: no error", name)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%s is not back after 10 s", name)
+			}
+			cancel()
+			w.Revive()
+			w.Cut()
+		}
+	}, postgres, maria)
+}
