@@ -31,6 +31,7 @@ type actorConfig struct {
 	Scene, Mode, Run string
 	Names            []string
 	Redis, DSN       string
+	Stockroom        string // its address
 	Seed             uint64
 }
 
@@ -171,8 +172,8 @@ func (a *actor) naive(ctx context.Context, key string, work func(ctx context.Con
 		defer expired.Stop()
 	}
 	err := work(ctx)
+	a.emit(page.Event{Who: a.name, Kind: page.Free}) // before the DEL, for stage.hit
 	a.redis.Del(context.WithoutCancel(ctx), key)
-	a.emit(page.Event{Who: a.name, Kind: page.Free})
 	return err
 }
 

@@ -123,7 +123,7 @@ func TestSlowPayment(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer v.close()
-			shop, err := openShop(t.Context(), shopConfig{Way: i, Redis: v.redis, DSN: v.dsn, Seed: seed, Trace: true})
+			shop, err := openShop(t.Context(), shopConfig{Way: i, Redis: v.redis, Stockroom: v.stockroom.addr, Seed: seed, Trace: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +132,7 @@ func TestSlowPayment(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			if err := shop.store.fill(t.Context(), "last", 1); err != nil {
+			if err := v.stockroom.store.fill(t.Context(), "last", 1); err != nil {
 				t.Fatal(err)
 			}
 			c := &crowd{shops: []string{shop.url}, sku: "last"}

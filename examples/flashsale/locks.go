@@ -49,11 +49,12 @@ func setnxDel(s *shop) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, key := c.Request.Context(), "{flashsale}:naive:"+c.Param("id")
 		who := nameOf(ctx, locker.Rule{})
+		free := func() { s.note(page.Event{Who: who, Kind: page.Free}) }
 		s.note(page.Event{Who: who, Kind: page.Wait})
-		defer s.note(page.Event{Who: who, Kind: page.Free})
 		for deadline := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
 			ok, err := s.redis.SetNX(ctx, key, "locked", lockTTL).Result()
 			if err != nil {
+				free()
 				c.AbortWithStatus(http.StatusServiceUnavailable)
 				return
 			}
@@ -61,6 +62,7 @@ func setnxDel(s *shop) gin.HandlerFunc {
 				break
 			}
 			if time.Now().After(deadline) {
+				free()
 				c.Header("Retry-After", "1")
 				c.AbortWithStatus(http.StatusConflict)
 				return
@@ -71,12 +73,13 @@ func setnxDel(s *shop) gin.HandlerFunc {
 			s.note(page.Event{Who: who, Kind: page.Lost, Text: "does not notice that its lock has expired"})
 			s.note(page.Event{Who: who, Kind: page.Stale})
 		})
-		defer expired.Stop()
 		// First mistake: nothing renews the lock. So after lockTTL the next buyer's handler
 		// runs at the same time as this handler. Second mistake: this handler does not notice
 		// that its lock is gone. It continues, and writes a stock that it has computed from an
 		// old value.
 		c.Next()
+		expired.Stop()
+		free()
 		// Third mistake: DEL deletes the lock of any holder. After a slow purchase, DEL deletes
 		// the next buyer's lock.
 		s.redis.Del(context.WithoutCancel(ctx), key)

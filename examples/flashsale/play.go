@@ -65,7 +65,7 @@ func (s *sale) perform(ctx context.Context, st *stage) ([]page.Card, map[string]
 		}
 	}
 	if st.length == 0 {
-		st.work.Wait() // until the director is done
+		st.work.Wait()
 		if ctx.Err() != nil {
 			return nil, nil, ctx.Err()
 		}

@@ -28,6 +28,7 @@ type result struct {
 // A venue has the servers that all shops use. Each server has answered at least once.
 type venue struct {
 	redis, dsn string
+	stockroom  *stockroom
 	local      bool // the Redis is inside this process, and only for this program
 	closers    []func()
 }
@@ -68,8 +69,15 @@ func (v *venue) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = books.close() }()
-	return books.migrate(ctx)
+	v.closers = append(v.closers, func() { _ = books.close() })
+	if err := books.migrate(ctx); err != nil {
+		return err
+	}
+	if v.stockroom, err = openStockroom(ctx, books); err != nil {
+		return err
+	}
+	v.closers = append(v.closers, v.stockroom.close)
+	return nil
 }
 
 func (v *venue) close() {
@@ -84,8 +92,8 @@ func (v *venue) close() {
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, onResult func(result)) (results []result, request *node, err error) {
 	for i := range ways {
 		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit
-		cfg := shopConfig{Way: i, Redis: v.redis, DSN: v.dsn, Seed: s.seed, Trace: trace}
-		r, n, err := s.holdOne(ctx, cfg, bar)
+		cfg := shopConfig{Way: i, Redis: v.redis, Stockroom: v.stockroom.addr, Seed: s.seed, Trace: trace}
+		r, n, err := s.holdOne(ctx, v.stockroom.store, cfg, bar)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the sale with %s: %w", ways[i].name, err)
 		}
@@ -97,13 +105,7 @@ func (s *sale) hold(ctx context.Context, v *venue, bar *bar, onResult func(resul
 
 // holdOne runs one sale with the shops of cfg. It fills the stock, starts the shops, runs the
 // buyers, and counts the orders.
-func (s *sale) holdOne(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
-	books, err := openStore(ctx, cfg.DSN)
-	if err != nil {
-		return r, nil, err
-	}
-	defer func() { err = errors.Join(err, books.close()) }()
-
+func (s *sale) holdOne(ctx context.Context, books *store, cfg shopConfig, bar *bar) (r result, request *node, err error) {
 	// Each sale has an article of its own, so that sales on one database do not disturb each
 	// other.
 	sku := strings.ToLower(rand.Text()[:8])

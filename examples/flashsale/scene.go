@@ -23,7 +23,7 @@ type scene struct {
 	act               func(ctx context.Context, a *actor) error
 	direct            func(ctx context.Context, s *stage) error // runs beside the actors; nil: nothing
 	script            []cue                                     // what happens by itself in the terminal
-	length            time.Duration                             // in the terminal
+	length            time.Duration                             // in the terminal; 0: until the actors have ended
 	card              func(ctx context.Context, s *stage, mode string) (page.Card, error)
 	check             func(cards map[string]page.Card) error // implements -assert
 }

@@ -9,14 +9,16 @@ import (
 
 	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
 )
 
 var article = scene{
 	name: "article", title: "Readers and a writer",
-	text: "Four readers read an article, its title and then its text, while an editor rewrites both, one after the other. Without a lock, a reader gets half of each. " +
+	text: "Four readers read an article, its title and then its text, and an editor writes new versions meanwhile. Without a lock, a reader gets half of each version. " +
 		"With SETNX + DEL readers wait for each other, although they change nothing, and the editor gets the lock by luck. " +
-		"With latchkit readers share the lock, and the editor's turn comes when the readers of this moment are done.",
-	buttons: []string{"flush"},
+		"With latchkit readers share the lock, and the editor's turn comes when the readers of this moment are done. " +
+		"Readers who share it have one fence, and the row keeps it: so an editor who comes too late is refused.",
+	buttons: []string{"pause", "kill", "flush"},
 	ttl:     time.Second,
 	cast:    [][]string{{"editor"}, {"reader 1", "reader 2", "reader 3", "reader 4"}},
 	act: func(ctx context.Context, a *actor) error {
@@ -27,7 +29,7 @@ var article = scene{
 			} else {
 				err = errors.Join(a.under(ctx, locker.Shared, func(ctx context.Context) error { return read(ctx, a) }), sleep(ctx, 60*time.Millisecond))
 			}
-			if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) {
+			if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) && !errors.Is(err, sqllock.ErrStaleFence) {
 				return err
 			}
 		}
@@ -47,7 +49,11 @@ var article = scene{
 		if err != nil {
 			return c, err
 		}
-		c.Facts = []page.Fact{fact("articles read", whole, ""), fact("half of each version", torn, "bad"), fact("versions written", written, "")}
+		refused, _, err := s.count(ctx, mode, "refused")
+		if err != nil {
+			return c, err
+		}
+		c.Facts = []page.Fact{fact("articles read", whole, ""), fact("half of each version", torn, "bad"), fact("versions written", written, ""), fact("refused by the fence", refused, "good")}
 		switch {
 		case torn > 0:
 			c.Tone, c.Verdict = "bad", fmt.Sprintf("%d readers got the title of one version and the text of another.", torn)
@@ -69,15 +75,20 @@ var article = scene{
 	},
 }
 
-// rewrite writes the title, and then the text.
+// rewrite writes a version, after some work.
 func rewrite(ctx context.Context, a *actor, version int) error {
-	if _, err := a.db.ExecContext(ctx, query("document_write"), version, a.name, a.Run, a.Mode); err != nil {
+	fence, err := a.claim(ctx)
+	if err != nil {
 		return err
 	}
 	if err := sleep(ctx, 150*time.Millisecond); err != nil {
 		return err
 	}
-	if _, err := a.db.ExecContext(ctx, query("document_write_body"), version, a.Run, a.Mode); err != nil {
+	switch err := sqllock.FencedUpdate(ctx, a.db, query("document_rewrite"), version, a.name, int64(fence), a.Run, a.Mode); {
+	case errors.Is(err, sqllock.ErrStaleFence):
+		a.emit(page.Event{Who: a.name, Kind: page.Refused, Fence: fence, Text: "is refused by the database: readers with a newer fence are at work"})
+		return errors.Join(err, a.result(ctx, version, "refused"))
+	case err != nil:
 		return err
 	}
 	a.emit(page.Event{Who: a.name, Kind: page.Write, Text: fmt.Sprintf("writes version %d", version)})
@@ -86,7 +97,12 @@ func rewrite(ctx context.Context, a *actor, version int) error {
 
 // read reads the title, and then the text.
 func read(ctx context.Context, a *actor) error {
-	var title, body, fence int
+	mine, err := a.claim(ctx)
+	if err != nil {
+		return err
+	}
+	var title, body int
+	var fence uint64
 	var writer string
 	if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&title, &writer, &fence); err != nil {
 		return err
@@ -94,10 +110,14 @@ func read(ctx context.Context, a *actor) error {
 	if err := sleep(ctx, 100*time.Millisecond); err != nil {
 		return err
 	}
-	if err := a.db.QueryRowContext(ctx, query("document_body"), a.Run, a.Mode).Scan(&body); err != nil {
+	if err := a.db.QueryRowContext(ctx, query("document_body"), a.Run, a.Mode).Scan(&body, &fence); err != nil {
 		return err
 	}
-	if title == body {
+	switch {
+	case fence > mine:
+		a.emit(page.Event{Who: a.name, Kind: page.Refused, Fence: mine, Text: "throws away what it has read: the row has a newer fence"})
+		return a.result(ctx, title, "refused")
+	case title == body:
 		return a.result(ctx, title, "read")
 	}
 	a.emit(page.Event{Who: a.name, Kind: page.Harm, Text: fmt.Sprintf("has the title of version %d and the text of version %d", title, body)})

@@ -46,15 +46,6 @@ var balance = scene{
 		}
 		return nil
 	},
-	direct: func(ctx context.Context, s *stage) error {
-		<-ctx.Done()
-		var keys []string
-		for _, way := range ways {
-			cfg := actorConfig{Scene: s.name, Mode: way.name, Run: s.run}
-			keys = append(keys, cfg.account("lock"), cfg.account("update"))
-		}
-		return s.redis.Del(context.WithoutCancel(ctx), keys...).Err()
-	},
 	length: 4 * time.Second,
 	card: func(ctx context.Context, s *stage, mode string) (c page.Card, err error) {
 		cfg := actorConfig{Scene: s.name, Mode: mode, Run: s.run}

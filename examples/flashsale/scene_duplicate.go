@@ -10,6 +10,7 @@ import (
 
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/locker"
 )
 
 var duplicate = scene{
@@ -17,9 +18,10 @@ var duplicate = scene{
 	text: "A shop queues the task to mail an invoice with asynq, gets no answer in time, and queues it once more. Two workers take both tasks. " +
 		"SETNX + DEL only keeps them apart: when the first has finished, the lock is gone, and the second mails the invoice again. " +
 		"latchkit remembers with the lock that the work is done (Once), and drops the second task.",
-	ttl:    time.Second,
-	cast:   [][]string{{"worker A"}, {"worker B"}},
-	length: 6 * time.Second,
+	buttons: []string{"pause", "kill", "flush"},
+	ttl:     time.Second,
+	cast:    [][]string{{"worker A"}, {"worker B"}},
+	length:  6 * time.Second,
 	direct: func(ctx context.Context, s *stage) error {
 		for number := 1; ; number++ {
 			for _, way := range ways {
@@ -85,7 +87,7 @@ func workMails(ctx context.Context, a *actor) error {
 	switch a.Mode {
 	case "latchkit":
 		g, err := asynqlock.New(a.locks, asynqlock.On("invoice:mail", asynqlock.Template("mail:{payload.run}:{payload.number}"),
-			asynqlock.Once(time.Hour), asynqlock.Drop()))
+			asynqlock.Rule(locker.Rule{TTL: a.scene.ttl}), asynqlock.Once(time.Hour), asynqlock.Drop()))
 		if err != nil {
 			return err
 		}
@@ -121,6 +123,10 @@ func sendMail(ctx context.Context, a *actor, t *asynq.Task) error {
 	}
 	if err := sleep(ctx, 300*time.Millisecond); err != nil {
 		return err
+	}
+	// A process that wakes learns a moment later that its lease is over. The clock says it at once.
+	if lease, ok := locker.FromContext(ctx); ok && !time.Now().Before(lease.Expires()) {
+		return fmt.Errorf("invoice %d: %w", m.Number, locker.ErrLost)
 	}
 	before, _, err := countResults(ctx, a.db, a.Run, a.Mode, fmt.Sprint("mailed ", m.Number))
 	if err != nil {

@@ -4,21 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"math/rand/v2"
+	"slices"
+	"time"
 
 	"github.com/latchkit/latchkit/internal/page"
 )
 
 var oversell = scene{
 	name: "oversell", title: "Oversell",
-	text: "A shop has 40 items, and 120 people click at the same moment. For each of them, the shop reads how many are left, takes the money, and writes one less. " +
-		"Without a lock many read the same number, and the same item is sold many times. SETNX + DEL helps until a payment takes longer than its TTL. " +
-		"latchkit renews the lock during the slow payments, and sells exactly what there is. The shop is a Gin server; the lock is one line in its route.",
-	ttl:    lockTTL,
-	length: 0, // until all buyers have their answer
-	direct: sellAll,
+	text: "Three shops sell 80 items to 120 people. For each of them, a shop reads how many are left, takes the money, and writes one less. " +
+		"Without a lock two shops read the same number, and sell the same item twice. SETNX + DEL helps until a payment takes longer than its TTL. " +
+		"latchkit renews the lock during the slow payments. A shop is a Gin server, and the lock is one line in its route; the stock is behind a gRPC service, " +
+		"which gets the fence, and its SQL refuses a shop that has lost the lock.",
+	buttons: []string{"pause", "kill", "flush"},
+	ttl:     lockTTL,
+	length:  0, // until all buyers have their answer
+	cast:    [][]string{{"shop 1"}, {"shop 2"}, {"shop 3"}},
+	act:     serveBuyers,
 	card: func(ctx context.Context, s *stage, mode string) (c page.Card, err error) {
-		sold, err := s.books.sold(ctx, s.run+"-"+mode)
+		sold, err := s.books.sold(ctx, s.sku(mode))
 		if err != nil {
 			return c, err
 		}
@@ -41,39 +46,28 @@ var oversell = scene{
 }
 
 const (
-	saleItems  = 40
-	saleBuyers = 120
+	saleItems  = 80
+	saleBuyers = 40 // of each shop
 )
 
-// sellAll holds the sale in all modes at the same time, each in a shop of its own, and waits for
-// all buyers.
-func sellAll(ctx context.Context, s *stage) error {
-	var sales sync.WaitGroup
-	errs := make([]error, len(ways))
-	for i := range ways {
-		sales.Go(func() { errs[i] = s.sell(ctx, i) })
-	}
-	sales.Wait()
-	return errors.Join(errs...)
-}
-
-func (s *stage) sell(ctx context.Context, way int) (err error) {
-	mode, sku := ways[way].name, s.run+"-"+ways[way].name
-	if err := s.books.migrate(ctx); err != nil {
-		return err
-	}
-	if err := s.books.fill(ctx, sku, saleItems); err != nil {
-		return err
-	}
-	sh, err := openShop(ctx, shopConfig{Way: way, Redis: s.venue.redis, DSN: s.venue.dsn, Seed: s.seed, note: func(e page.Event) {
-		e.Lane = mode
-		s.show(e)
-	}})
+// serveBuyers opens a shop, and its buyers come one after the other.
+func serveBuyers(ctx context.Context, a *actor) (err error) {
+	way := slices.IndexFunc(ways, func(w way) bool { return w.name == a.Mode })
+	sh, err := openShop(ctx, shopConfig{Way: way, Redis: a.Redis, Stockroom: a.Stockroom, Seed: a.Seed, name: a.name, note: a.emit})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sh.close(ctx)) }()
-	crowd := &crowd{size: saleBuyers, seed: s.seed, sku: sku, shops: []string{sh.url}}
-	_, err = crowd.buy(ctx)
-	return err
+	number := int(a.name[len(a.name)-1] - '1')
+	dice := rand.New(rand.NewPCG(a.Seed, uint64(number)))
+	c := &crowd{seed: a.Seed, sku: a.Run + "-" + a.Mode, shops: []string{sh.url}}
+	for i := range saleBuyers {
+		if sleep(ctx, time.Duration(dice.Int64N(int64(300*time.Millisecond)))) != nil {
+			return nil
+		}
+		if p := c.buyer(ctx, number*saleBuyers+i); p.outcome == failed && ctx.Err() == nil {
+			a.emit(page.Event{Who: a.name, Kind: page.Lost, Text: fmt.Sprintf("sells nothing to buyer %d: %v", i+1, p.err)})
+		}
+	}
+	return nil
 }

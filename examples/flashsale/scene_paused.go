@@ -58,17 +58,15 @@ func editOnce(ctx context.Context, a *actor, length time.Duration) error {
 	ctx = context.WithoutCancel(ctx) // keeps the lease, and with it the fence
 	var base, current, fence int
 	var writer string
-	lease, leased := locker.FromContext(ctx)
-	if leased {
-		if err := sqllock.FencedUpdate(ctx, a.db, query("document_claim"), int64(lease.Fence()), a.Run, a.Mode); err != nil {
-			return err
-		}
+	mine, err := a.claim(ctx)
+	if err != nil {
+		return err
 	}
 	if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&base, &writer, &fence); err != nil {
 		return err
 	}
 	time.Sleep(length)
-	if !leased {
+	if mine == 0 {
 		if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&current, &writer, &fence); err != nil {
 			return err
 		}
@@ -82,20 +80,29 @@ func editOnce(ctx context.Context, a *actor, length time.Duration) error {
 		}
 		return a.result(ctx, 0, "written")
 	}
-	err := sqllock.FencedUpdate(ctx, a.db, query("document_write_fenced"), base+1, a.name, int64(lease.Fence()), a.Run, a.Mode)
+	err = sqllock.FencedUpdate(ctx, a.db, query("document_write_fenced"), base+1, a.name, int64(mine), a.Run, a.Mode)
 	switch {
 	case errors.Is(err, sqllock.ErrStaleFence):
 		if err := a.db.QueryRowContext(ctx, query("document_read"), a.Run, a.Mode).Scan(&current, &writer, &fence); err != nil {
 			return err
 		}
-		a.emit(page.Event{Who: a.name, Kind: page.Refused, Fence: lease.Fence(),
-			Text: fmt.Sprintf("is refused by the database: its fence %d is smaller than %d, the fence of %s", lease.Fence(), fence, writer)})
+		a.emit(page.Event{Who: a.name, Kind: page.Refused, Fence: mine,
+			Text: fmt.Sprintf("is refused by the database: its fence %d is smaller than %d, the fence of %s", mine, fence, writer)})
 		return a.result(ctx, 0, "refused")
 	case err != nil:
 		return err
 	}
 	a.emit(page.Event{Who: a.name, Kind: page.Write, Text: fmt.Sprintf("writes version %d", base+1)})
 	return errors.Join(a.result(ctx, 0, "written"), context.Cause(stop))
+}
+
+// claim shows the fence of the lease to the row, which from then on refuses earlier holders. It
+// returns the fence, or 0 without a lease.
+func (a *actor) claim(ctx context.Context) (fence uint64, err error) {
+	if fence = fenceOf(ctx); fence != 0 {
+		err = sqllock.FencedUpdate(ctx, a.db, query("document_claim"), int64(fence), a.Run, a.Mode)
+	}
+	return fence, err
 }
 
 // result records how something has ended.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -11,27 +12,34 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/latchkit/latchkit/examples/flashsale/stock"
 	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/locker"
 )
 
 // shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
 type shopConfig struct {
-	Way   int // the guard of a purchase, as an index of the slice ways
-	Redis string
-	DSN   string
-	Seed  uint64
-	Trace bool
+	Way       int // the guard of a purchase, as an index of the slice ways
+	Redis     string
+	Stockroom string // its address
+	Seed      uint64
+	Trace     bool
 
+	name string           // of the shop, on the page
 	note func(page.Event) // shows on the page what the guards do; nil without a page
 }
 
 // A shop is a Gin server on a port of the loopback interface. Several shops, each in its own
-// process, can sell the same stock.
+// process, can sell the same stock. The stock is behind a gRPC service, the stockroom.
 type shop struct {
+	name   string
 	seed   uint64
-	store  *store
+	conn   *grpc.ClientConn
+	stock  stock.StockClient
 	redis  *redis.Client
 	locks  *locker.Engine
 	tracer *tracer // nil: no traces
@@ -43,7 +51,7 @@ type shop struct {
 // openShop starts a shop. If ctx ends during the start, openShop fails. After the start, ctx
 // does not affect the shop.
 func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
-	s := &shop{seed: cfg.Seed, note: cfg.note}
+	s := &shop{name: cfg.name, seed: cfg.Seed, note: cfg.note}
 	if s.note == nil {
 		s.note = func(page.Event) {}
 	}
@@ -54,9 +62,10 @@ func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
 }
 
 func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
-	if s.store, err = openStore(ctx, cfg.DSN); err != nil {
+	if s.conn, err = dialStockroom(cfg.Stockroom); err != nil {
 		return err
 	}
+	s.stock = stock.NewStockClient(s.conn)
 	if s.redis, err = openRedis(ctx, cfg.Redis); err != nil {
 		return err
 	}
@@ -102,8 +111,8 @@ func (s *shop) close(ctx context.Context) error {
 	if s.redis != nil {
 		errs = append(errs, s.redis.Close())
 	}
-	if s.store != nil {
-		errs = append(errs, s.store.close())
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -116,7 +125,7 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 		r.Use(s.tracer.middleware())
 	}
 	name := func(c *gin.Context) {
-		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), named{}, "buyer "+c.Query("buyer")))
+		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), named{}, s.name))
 	}
 	r.POST("/skus/:id/orders", name, guard, s.buy)
 	if s.tracer != nil {
@@ -125,8 +134,9 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	return r
 }
 
-// buy sells one item. It reads the stock, takes the money, and writes the stock. It contains no
-// code for locks. When the lock is lost, ctx ends, and the transaction ends with ctx.
+// buy sells one item. It reads the stock, takes the money, and writes the stock. Its only code for
+// locks is the fence, which it passes on: without a lock, fence is 0. When the lock is lost, ctx
+// ends, and with it the call that is under way.
 func (s *shop) buy(c *gin.Context) {
 	ctx, sku := c.Request.Context(), c.Param("id")
 	buyer, err := strconv.Atoi(c.Query("buyer"))
@@ -134,7 +144,8 @@ func (s *shop) buy(c *gin.Context) {
 		c.AbortWithStatus(http.StatusBadRequest)
 		return
 	}
-	left, err := s.store.stock(ctx, sku)
+	fence := fenceOf(ctx)
+	left, err := s.read(ctx, &stock.ReadRequest{Sku: sku, Fence: fence})
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -147,11 +158,34 @@ func (s *shop) buy(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
-	if err := s.store.sell(ctx, sku, buyer, left-1); err != nil {
+	if err := s.sell(ctx, &stock.SellRequest{Sku: sku, Fence: fence, Buyer: int64(buyer), Left: left - 1}); err != nil {
 		s.fail(c, err)
 		return
 	}
+	s.note(page.Event{Who: s.name, Kind: page.Write, Text: fmt.Sprintf("sells an item, and writes that %d are left", left-1)})
 	c.Status(http.StatusCreated)
+}
+
+// fenceOf returns the fence of the lease of ctx, or 0.
+func fenceOf(ctx context.Context) uint64 {
+	if lease, ok := locker.FromContext(ctx); ok {
+		return lease.Fence()
+	}
+	return 0
+}
+
+func (s *shop) read(ctx context.Context, r *stock.ReadRequest) (left int64, err error) {
+	ctx, end := step(ctx, "read stock")
+	defer end()
+	reply, err := s.stock.Read(ctx, r)
+	return reply.GetLeft(), err
+}
+
+func (s *shop) sell(ctx context.Context, r *stock.SellRequest) error {
+	ctx, end := step(ctx, "write order and stock")
+	defer end()
+	_, err := s.stock.Sell(ctx, r)
+	return err
 }
 
 // charge takes the money. A buyer's payment takes the same time in all three sales.
@@ -188,6 +222,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (s *shop) fail(c *gin.Context, err error) {
 	if c.Request.Context().Err() != nil {
 		c.Status(http.StatusServiceUnavailable)
+		return
+	}
+	if status.Code(err) == codes.Aborted {
+		s.note(page.Event{Who: s.name, Kind: page.Refused, Text: "is refused by the database: " + status.Convert(err).Message()})
+		c.Header("Retry-After", "0")
+		c.AbortWithStatus(http.StatusConflict)
 		return
 	}
 	c.AbortWithStatusJSON(http.StatusInternalServerError, gin.H{"error": err.Error()})

@@ -33,7 +33,7 @@ type stage struct {
 	show  func(page.Event)
 
 	mu       sync.Mutex
-	holders  map[string]string    // by mode: who got the lock last, and has not freed it
+	holders  map[string]holding   // by mode: who got the lock last, and is still at work
 	killed   map[string]time.Time // by mode: when its holder was killed, until the next one gets the lock
 	recovery map[string]time.Duration
 	kills    map[string]int
@@ -49,16 +49,23 @@ type stage struct {
 type child struct {
 	actorConfig
 	process *proc.Process
-	stdin   io.Closer
+	stdin   io.WriteCloser
+	voice   *os.File      // the writing end of its stdout
+	heard   chan struct{} // see hearOut
 	paused  bool
-	gone    bool // it was killed
+}
+
+// A holding is the work of an actor under a lock.
+type holding struct {
+	who   string
+	child *child
 }
 
 // openStage starts the scene. close ends it.
 func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(page.Event)) (s *stage, err error) {
 	s = &stage{
 		scene: sc, run: strings.ToLower(rand.Text()[:8]), seed: seed, venue: v, show: show, began: time.Now(),
-		holders: map[string]string{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{}, freed: map[string]time.Time{},
+		holders: map[string]holding{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{}, freed: map[string]time.Time{},
 	}
 	defer func() {
 		if err != nil {
@@ -71,16 +78,16 @@ func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(
 	if s.books, err = openStore(ctx, v.dsn); err != nil {
 		return s, err
 	}
-	if _, err := s.books.db.ExecContext(ctx, query("schema")); err != nil {
-		return s, err
-	}
 	ctx, s.end = context.WithCancel(ctx)
 	for _, way := range ways {
 		if _, err := s.books.db.ExecContext(ctx, query("document_new"), s.run, way.name); err != nil {
 			return s, err
 		}
+		if err := s.books.fill(ctx, s.sku(way.name), saleItems); err != nil {
+			return s, err
+		}
 		for _, names := range sc.cast {
-			if err := s.start(actorConfig{sc.name, way.name, s.run, names, v.redis, v.dsn, seed}); err != nil {
+			if err := s.start(actorConfig{sc.name, way.name, s.run, names, v.redis, v.dsn, v.stockroom.addr, seed}); err != nil {
 				return s, err
 			}
 		}
@@ -109,22 +116,34 @@ func (s *stage) start(cfg actorConfig) error {
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), actorVariable+"=1")
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
+	c, err := s.launch(cmd, cfg)
 	if err != nil {
 		return err
+	}
+	return json.NewEncoder(c.stdin).Encode(cfg)
+}
+
+// launch starts a process with actors, and notes what it says.
+func (s *stage) launch(cmd *exec.Cmd, cfg actorConfig) (*child, error) {
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
 	}
 	out, w, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cmd.Stdout = w
 	process, err := proc.Launch(cmd)
-	_ = w.Close() // the child has its own
 	if err != nil {
-		_ = out.Close()
-		return err
+		_ = errors.Join(w.Close(), out.Close()) // nothing was written
+		return nil, err
 	}
-	c := &child{actorConfig: cfg, process: process, stdin: stdin}
+	c := &child{actorConfig: cfg, process: process, stdin: stdin, voice: w, heard: make(chan struct{}, 1)}
+	go func() {
+		<-process.Exited()
+		_ = w.Close() // so that the reading ends
+	}()
 	s.mu.Lock()
 	s.children = append(s.children, c)
 	s.mu.Unlock()
@@ -133,39 +152,50 @@ func (s *stage) start(cfg actorConfig) error {
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			var e page.Event
-			if json.Unmarshal(lines.Bytes(), &e) == nil {
+			if len(lines.Bytes()) == 0 {
+				c.heard <- struct{}{}
+			} else if json.Unmarshal(lines.Bytes(), &e) == nil {
 				s.note(c, e)
 			}
 		}
 	})
-	return json.NewEncoder(stdin).Encode(cfg)
+	return c, nil
+}
+
+// hearOut returns when all that a child has said is noted. The child stands still. An empty line
+// behind its last words comes back last.
+func (c *child) hearOut() {
+	_, _ = fmt.Fprintln(c.voice) // fails only if the child has ended
+	select {
+	case <-c.heard:
+	case <-c.process.Exited():
+	}
 }
 
 // note shows an event of an actor, and what follows from it for the others.
 func (s *stage) note(c *child, e page.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.gone {
-		return // what it said before it was killed is late
-	}
 	switch e.Kind {
 	case page.Hold:
-		if old := s.holders[e.Lane]; old != "" && old != e.Who && s.isPaused(e.Lane, old) {
-			s.show(page.Event{Lane: e.Lane, Who: old, Kind: page.Lost, Text: "has lost the lock in its sleep, and cannot know"})
-			s.show(page.Event{Lane: e.Lane, Who: old, Kind: page.Stale})
+		if old := s.holders[e.Lane]; old.child != nil && old.who != e.Who && old.child.paused {
+			s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Lost, Text: "has lost the lock in its sleep, and cannot know"})
+			s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Stale})
 		}
-		s.holders[e.Lane] = e.Who
+		s.holders[e.Lane] = holding{e.Who, c}
 		if at, ok := s.killed[e.Lane]; ok {
 			s.recovery[e.Lane] = max(s.recovery[e.Lane], time.Since(at))
 			delete(s.killed, e.Lane)
 		}
 	case page.Stale:
 		if e.Lane == "no lock" {
-			s.holders[e.Lane] = e.Who
+			s.holders[e.Lane] = holding{e.Who, c}
 		}
-	case page.Free:
-		s.freed[e.Lane] = time.Now()
-		if s.holders[e.Lane] == e.Who {
+	case page.Free, page.Write, page.Harm, page.Refused: // a write is the end of the work
+		if e.Kind == page.Free {
+			s.freed[e.Lane] = time.Now()
+		}
+		if s.holders[e.Lane] == (holding{e.Who, c}) {
 			delete(s.holders, e.Lane)
 		}
 	default: // no holder changes
@@ -173,21 +203,8 @@ func (s *stage) note(c *child, e page.Event) {
 	s.show(e)
 }
 
-// isPaused reports whether the actor's process stands still. The caller has s.mu.
-func (s *stage) isPaused(mode, who string) bool {
-	c := s.childOf(mode, who)
-	return c != nil && c.paused
-}
-
-// childOf returns the process of an actor. The caller has s.mu.
-func (s *stage) childOf(mode, who string) *child {
-	for _, c := range s.children {
-		if c.Mode == mode && !c.gone && len(c.Names) > 0 && c.Names[0] == who {
-			return c
-		}
-	}
-	return nil
-}
+// sku is the article of a mode in the sale.
+func (s *stage) sku(mode string) string { return s.run + "-" + mode }
 
 // pauseLength is longer than the TTL of each scene that has the button.
 const pauseLength = 2500 * time.Millisecond
@@ -214,29 +231,37 @@ func (s *stage) do(button string) error {
 	return errors.Join(errs...)
 }
 
-// hit pauses or kills the holder of a mode. It reports whether there was one.
+// hit pauses or kills the holder of a mode. It reports whether there was one. What the stage knows
+// of a process is late, so hit makes the process stand still first, and hears it out: if it has
+// finished its work meanwhile, it goes on as if nothing had happened.
 func (s *stage) hit(mode, button string) (bool, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	who := s.holders[mode]
-	c := s.childOf(mode, who)
-	if c == nil || c.paused {
+	h := s.holders[mode]
+	c := h.child
+	busy := c != nil && !c.paused
+	s.mu.Unlock()
+	if !busy {
 		return false, nil
 	}
+	if err := c.process.Pause(); err != nil {
+		return false, err
+	}
+	c.hearOut()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.holders[mode] != h {
+		return false, c.process.Resume()
+	}
 	if button == "pause" {
-		if err := c.process.Pause(); err != nil {
-			return false, err
-		}
 		c.paused = true
-		s.show(page.Event{Lane: mode, Who: who, Kind: page.Pause, Text: fmt.Sprintf("is paused for %v", pauseLength)})
-		time.AfterFunc(pauseLength, func() { s.resume(c, who) })
+		s.show(page.Event{Lane: mode, Who: h.who, Kind: page.Pause, Text: fmt.Sprintf("is paused for %v", pauseLength)})
+		time.AfterFunc(pauseLength, func() { s.resume(c, h.who) })
 		return true, nil
 	}
-	c.gone = true
 	if err := c.process.Kill(); err != nil {
 		return false, err
 	}
-	s.show(page.Event{Lane: mode, Who: who, Kind: page.Kill, Text: "was killed"})
+	s.show(page.Event{Lane: mode, Who: h.who, Kind: page.Kill, Text: "was killed"})
 	delete(s.holders, mode)
 	s.killed[mode] = time.Now()
 	s.kills[mode]++
@@ -247,9 +272,6 @@ func (s *stage) hit(mode, button string) (bool, error) {
 func (s *stage) resume(c *child, who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.gone {
-		return
-	}
 	c.paused = false
 	s.show(page.Event{Lane: c.Mode, Who: who, Kind: page.Resume, Text: "runs again, and does not know how long it slept"})
 	_ = c.process.Resume() // the process may have ended with the scene
@@ -273,15 +295,25 @@ func (s *stage) flush() error {
 	defer cancel()
 	for _, way := range ways[1:] {
 		s.mu.Lock()
-		who := s.holders[way.name]
+		who := s.holders[way.name].who
 		s.mu.Unlock()
 		s.show(page.Event{Lane: way.name, Who: who, Kind: page.Lost, Text: "has its lock deleted: Redis lost its data"})
 	}
 	if s.venue.local {
 		return s.redis.FlushAll(ctx).Err()
 	}
-	cfg := actorConfig{Scene: s.name, Run: s.run}
-	return s.redis.Del(ctx, cfg.naiveKey(), "{flashsale}:"+cfg.key()).Err()
+	return s.remove(ctx, "{flashsale}:*"+s.run+"*")
+}
+
+// remove deletes the keys that match a pattern.
+func (s *stage) remove(ctx context.Context, pattern string) error {
+	keys := s.redis.Scan(ctx, 0, pattern, 1000).Iterator()
+	for keys.Next(ctx) {
+		if err := s.redis.Del(ctx, keys.Val()).Err(); err != nil {
+			return err
+		}
+	}
+	return keys.Err()
 }
 
 // cards returns the figures of all modes, from the database.
@@ -319,7 +351,7 @@ func (s *stage) quiet(mode string) time.Duration {
 	return time.Since(s.began)
 }
 
-// close ends the actors, and removes what the scene has left in the database.
+// close ends the actors, and removes what the scene has left in the database and in Redis.
 func (s *stage) close() error {
 	if s.end != nil {
 		s.end()
@@ -348,12 +380,18 @@ func (s *stage) close() error {
 			errs = append(errs, err)
 		}
 		for _, way := range ways {
-			errs = append(errs, s.books.clear(context.Background(), s.run+"-"+way.name))
+			errs = append(errs, s.books.clear(context.Background(), s.sku(way.name)))
 		}
 		errs = append(errs, s.books.close())
 	}
 	if s.redis != nil {
-		errs = append(errs, s.redis.Close())
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		for _, way := range ways {
+			queue := actorConfig{Mode: way.name, Run: s.run}.queue()
+			errs = append(errs, s.redis.SRem(ctx, "asynq:queues", queue).Err())
+		}
+		errs = append(errs, s.remove(ctx, "*"+s.run+"*"), s.redis.Close())
 		s.redis = nil
 	}
 	return errors.Join(errs...)

@@ -10,6 +10,8 @@ import (
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	_ "modernc.org/sqlite"             // the driver "sqlite", in pure Go
+
+	"github.com/latchkit/latchkit/sqllock"
 )
 
 var (
@@ -17,6 +19,8 @@ var (
 	schema string
 	//go:embed sql/stock_fill.sql
 	stockFill string
+	//go:embed sql/stock_claim.sql
+	stockClaim string
 	//go:embed sql/stock_read.sql
 	stockRead string
 	//go:embed sql/stock_write.sql
@@ -66,12 +70,15 @@ func sqliteURL(path string) string {
 
 func (s *store) close() error { return s.db.Close() }
 
-// migrate creates the tables, unless they exist.
-func (s *store) migrate(ctx context.Context) error {
-	if _, err := s.db.ExecContext(ctx, schema); err != nil {
-		return fmt.Errorf("create the tables: %w", err)
+// migrate creates the tables, unless they exist. PostgreSQL refuses a CREATE TABLE IF NOT EXISTS
+// while another program creates the same table. At the second try, the table exists.
+func (s *store) migrate(ctx context.Context) (err error) {
+	for range 2 {
+		if _, err = s.db.ExecContext(ctx, schema+query("schema")); err == nil {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("create the tables: %w", err)
 }
 
 // fill puts items of an article into the stock.
@@ -82,29 +89,31 @@ func (s *store) fill(ctx context.Context, sku string, items int) error {
 	return nil
 }
 
-// stock returns how many items are left.
-func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
-	ctx, end := step(ctx, "read stock")
-	defer end()
+// stock returns how many items are left, to the holder of a lock with this fence. The row keeps the
+// fence, and so refuses what an earlier holder writes later. Without a lock the fence is 0.
+func (s *store) stock(ctx context.Context, sku string, fence uint64) (left int, err error) {
+	if fence != 0 {
+		if err := sqllock.FencedUpdate(ctx, s.db, stockClaim, sku, int64(fence)); err != nil {
+			return 0, err
+		}
+	}
 	err = s.db.QueryRowContext(ctx, stockRead, sku).Scan(&left)
 	return left, err
 }
 
-// sell writes an order of buyer and newStock, the remaining stock, in one transaction. So the
-// database keeps both writes or no write. The transaction does not prevent overselling, because the
-// handler has computed newStock from a stock that it had read before the transaction.
-func (s *store) sell(ctx context.Context, sku string, buyer, newStock int) error {
-	ctx, end := step(ctx, "write order and stock")
-	defer end()
+// sell writes newStock, the remaining stock, and an order of buyer, in one transaction. So the
+// database keeps both writes or no write. The transaction alone does not prevent overselling,
+// because the shop has computed newStock from a stock that it had read before the transaction.
+func (s *store) sell(ctx context.Context, sku string, buyer, newStock int, fence uint64) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
-	if _, err := tx.ExecContext(ctx, orderAdd, sku, buyer); err != nil {
+	if err := sqllock.FencedUpdate(ctx, tx, stockWrite, sku, newStock, int64(fence)); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, stockWrite, sku, newStock); err != nil {
+	if _, err := tx.ExecContext(ctx, orderAdd, sku, buyer); err != nil {
 		return err
 	}
 	return tx.Commit()

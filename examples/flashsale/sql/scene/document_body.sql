@@ -1,1 +1,1 @@
-SELECT body FROM flashsale_documents WHERE run = $1 AND mode = $2
+SELECT body, fence FROM flashsale_documents WHERE run = $1 AND mode = $2

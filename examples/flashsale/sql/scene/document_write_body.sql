@@ -1,1 +1,0 @@
-UPDATE flashsale_documents SET body = $1 WHERE run = $2 AND mode = $3
