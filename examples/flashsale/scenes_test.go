@@ -1,8 +1,15 @@
 package main
 
 import (
+	"io"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/sqltest"
 )
 
 // Each scene ends as it is told: the harm is done without a lock or with SETNX + DEL, and none with
@@ -20,18 +27,26 @@ func TestScenesEndAsTheyAreTold(t *testing.T) {
 	}
 }
 
-// A scene on servers of the user removes its rows and locks.
-func TestASceneLeavesNothingBehind(t *testing.T) {
+// The same on a real Redis and a real PostgreSQL, on which the scenes leave nothing behind.
+func TestScenesOnServersOfTheUser(t *testing.T) {
 	t.Parallel()
-	local, err := startRedis()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer local.close()
-	dsn := t.TempDir() + "/shop.db"
-	if code, out, errs := output(t.Context(), t, "-scene", "article", "-redis", local.url(), "-dsn", dsn); code != 0 {
-		t.Fatalf("exit code %d: %s\n%s", code, errs, out)
-	}
+	client := redistest.Start(t).Client(t)
+	url, dsn := "redis://"+client.Options().Addr, sqltest.Start(t, sqltest.Postgres).DSN("postgres")
+	t.Run("each", func(t *testing.T) {
+		runs := [][]string{{"-items", "10", "-buyers", "60", "-procs", "2"}}
+		for _, sc := range scenes {
+			runs = append(runs, []string{"-scene", sc.name, "-trace"})
+		}
+		for _, args := range runs {
+			t.Run(args[1], func(t *testing.T) {
+				t.Parallel()
+				code, out, errs := output(t.Context(), t, append(args, "-assert", "-redis", url, "-dsn", dsn)...)
+				if code != 0 || !strings.Contains(out, "Assertions hold.") {
+					t.Errorf("exit code %d: %s\n%s", code, errs, out)
+				}
+			})
+		}
+	})
 	books, err := openStore(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -43,11 +58,49 @@ func TestASceneLeavesNothingBehind(t *testing.T) {
 			t.Errorf("%d rows are left in %s, %v", n, table, err)
 		}
 	}
-	for _, key := range local.server.Keys() {
+	for _, key := range client.Keys(t.Context(), "*").Val() {
 		// A counter of fences stays, and inboxes of waiters expire.
-		if !strings.HasPrefix(key, "latchkit:f:") && local.server.TTL(key) == 0 {
+		if !strings.HasPrefix(key, "latchkit:f:") && client.TTL(t.Context(), key).Val() < 0 {
 			t.Errorf("the key %s is left", key)
 		}
+	}
+}
+
+// A process that has freed the lock is not killed as its holder, although the stage is slow, and
+// has not heard it yet.
+func TestWhoHasFinishedIsNotHit(t *testing.T) {
+	t.Parallel()
+	holds := make(chan struct{})
+	s := &stage{holders: map[string]holding{}, killed: map[string]time.Time{}, kills: map[string]int{}, freed: map[string]time.Time{}}
+	s.show = func(e page.Event) {
+		if e.Kind == page.Hold {
+			close(holds)
+		}
+		_ = sleep(t.Context(), 2*time.Millisecond)
+	}
+	c, err := s.launch(exec.Command("cat"), actorConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.process.Kill(); err != nil {
+			t.Error(err)
+		}
+		s.work.Wait()
+	}()
+	// All of it fits into a pipe at once.
+	says := `{"kind":"hold","who":"Ann"}` + strings.Repeat("\n"+`{"kind":"renew","who":"Ann"}`, 100) + "\n" + `{"kind":"free","who":"Ann"}` + "\n"
+	if _, err := io.WriteString(c.stdin, says); err != nil {
+		t.Fatal(err)
+	}
+	<-holds
+	if hit, err := s.hit("", "kill"); hit || err != nil {
+		t.Errorf("hit %v, %v; want a holder who has finished left alone", hit, err)
+	}
+	select {
+	case <-c.process.Exited():
+		t.Error("the process was killed")
+	default:
 	}
 }
 
