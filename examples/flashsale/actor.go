@@ -16,6 +16,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
 )
 
 // actorVariable is the environment variable that makes this program a child process with the actors
@@ -117,6 +118,12 @@ func lineOf(r *bufio.Reader) io.Reader {
 		_ = w.CloseWithError(err)
 	}()
 	return pipe
+}
+
+// goesOn reports whether a worker goes on after err: it did not get the lock in time, has lost it,
+// or was refused by the database.
+func goesOn(err error) bool {
+	return errors.Is(err, locker.ErrUnavailable) || errors.Is(err, locker.ErrLost) || errors.Is(err, sqllock.ErrStaleFence)
 }
 
 // key returns the key of the scene's lock. The braces keep all keys on one node of a Cluster.

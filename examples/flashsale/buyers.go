@@ -111,6 +111,9 @@ func (c *crowd) post(ctx context.Context, url string) (h outcome, later time.Dur
 		if err == nil && seconds >= 0 {
 			return gaveUp, time.Duration(seconds) * time.Second, nil
 		}
+		if resp.StatusCode == http.StatusServiceUnavailable { // the shop has lost its lock during the purchase
+			return gaveUp, 0, nil
+		}
 	}
 	return failed, 0, fmt.Errorf("%s: %s", resp.Status, body)
 }

@@ -29,7 +29,7 @@ var article = scene{
 			} else {
 				err = errors.Join(a.under(ctx, locker.Shared, func(ctx context.Context) error { return read(ctx, a) }), sleep(ctx, 60*time.Millisecond))
 			}
-			if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) && !errors.Is(err, sqllock.ErrStaleFence) {
+			if err != nil && ctx.Err() == nil && !goesOn(err) {
 				return err
 			}
 		}

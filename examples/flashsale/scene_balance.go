@@ -40,7 +40,7 @@ var balance = scene{
 			if err == nil {
 				err = a.result(context.WithoutCancel(ctx), 0, result)
 			}
-			if err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil && !goesOn(err) {
 				return err
 			}
 		}

@@ -46,7 +46,7 @@ var inventory = scene{
 				if err == nil {
 					err = a.result(ctx, 0, way)
 				}
-				if err != nil && ctx.Err() == nil {
+				if err != nil && ctx.Err() == nil && !goesOn(err) {
 					return err
 				}
 			}

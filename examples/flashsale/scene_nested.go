@@ -49,7 +49,7 @@ var nested = scene{
 			if err == nil {
 				err = a.result(ctx, 0, result)
 			}
-			if err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil && !goesOn(err) {
 				return err
 			}
 		}

@@ -42,7 +42,7 @@ func edit(ctx context.Context, a *actor, length time.Duration) error {
 		err := a.under(ctx, locker.Exclusive, func(ctx context.Context) error {
 			return editOnce(ctx, a, length+time.Duration(dice.Int64N(int64(length/3))))
 		})
-		if err != nil && ctx.Err() == nil && !errors.Is(err, locker.ErrLost) && !errors.Is(err, sqllock.ErrStaleFence) {
+		if err != nil && ctx.Err() == nil && !goesOn(err) {
 			return err
 		}
 		_ = sleep(ctx, time.Duration(100+dice.IntN(100))*time.Millisecond) // the loop ends with ctx

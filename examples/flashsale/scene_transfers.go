@@ -24,7 +24,7 @@ var transfers = scene{
 		}
 		for ctx.Err() == nil {
 			err := a.underAll(ctx, []string{from, to}, func(ctx context.Context) error { return transfer(ctx, a, from) })
-			if err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil && !goesOn(err) {
 				return err
 			}
 		}

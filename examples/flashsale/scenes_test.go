@@ -71,7 +71,7 @@ func TestScenesOnServersOfTheUser(t *testing.T) {
 func TestWhoHasFinishedIsNotHit(t *testing.T) {
 	t.Parallel()
 	holds := make(chan struct{})
-	s := &stage{holders: map[string]holding{}, killed: map[string]time.Time{}, kills: map[string]int{}, freed: map[string]time.Time{}}
+	s := &stage{holders: map[string][]holding{}, killed: map[string]time.Time{}, kills: map[string]int{}, freed: map[string]time.Time{}}
 	s.show = func(e page.Event) {
 		if e.Kind == page.Hold {
 			close(holds)

@@ -33,7 +33,7 @@ type stage struct {
 	show  func(page.Event)
 
 	mu       sync.Mutex
-	holders  map[string]holding   // by mode: who got the lock last, and is still at work
+	holders  map[string][]holding // by mode: who is at work under the lock; the last one got it last
 	killed   map[string]time.Time // by mode: when its holder was killed, until the next one gets the lock
 	recovery map[string]time.Duration
 	kills    map[string]int
@@ -41,6 +41,8 @@ type stage struct {
 	freed    map[string]time.Time // by mode: when a lock was released last
 	children []*child
 	work     sync.WaitGroup
+	starting sync.Mutex // a process takes the place of another, or the scene ends
+	over     bool       // guarded by starting
 	failed   []error
 	end      context.CancelFunc
 }
@@ -65,7 +67,7 @@ type holding struct {
 func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(page.Event)) (s *stage, err error) {
 	s = &stage{
 		scene: sc, run: strings.ToLower(rand.Text()[:8]), seed: seed, venue: v, show: show, began: time.Now(),
-		holders: map[string]holding{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{}, freed: map[string]time.Time{},
+		holders: map[string][]holding{}, killed: map[string]time.Time{}, recovery: map[string]time.Duration{}, kills: map[string]int{}, freed: map[string]time.Time{},
 	}
 	defer func() {
 		if err != nil {
@@ -93,16 +95,20 @@ func openStage(ctx context.Context, sc *scene, v *venue, seed uint64, show func(
 		}
 	}
 	if sc.direct != nil {
-		s.work.Go(func() { s.fail(sc.direct(ctx, s)) })
+		s.work.Go(func() {
+			if err := sc.direct(ctx, s); ctx.Err() == nil { // asynq hides that its context has ended
+				s.fail(err)
+			}
+		})
 	}
 	return s, nil
 }
 
-// fail remembers an error, unless the scene ends.
+// fail remembers an error.
 func (s *stage) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err != nil {
 		s.failed = append(s.failed, err)
 	}
 }
@@ -178,29 +184,46 @@ func (s *stage) note(c *child, e page.Event) {
 	defer s.mu.Unlock()
 	switch e.Kind {
 	case page.Hold:
-		if old := s.holders[e.Lane]; old.child != nil && old.who != e.Who && old.child.paused {
-			s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Lost, Text: "has lost the lock in its sleep, and cannot know"})
-			s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Stale})
-		}
-		s.holders[e.Lane] = holding{e.Who, c}
+		s.leave(e.Lane, func(old holding) bool {
+			lost := old.child != c && old.child.paused
+			if lost {
+				s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Lost, Text: "has lost the lock in its sleep, and cannot know"})
+				s.show(page.Event{Lane: e.Lane, Who: old.who, Kind: page.Stale})
+			}
+			return lost
+		})
+		s.holders[e.Lane] = append(s.holders[e.Lane], holding{e.Who, c})
 		if at, ok := s.killed[e.Lane]; ok {
 			s.recovery[e.Lane] = max(s.recovery[e.Lane], time.Since(at))
 			delete(s.killed, e.Lane)
 		}
 	case page.Stale:
 		if e.Lane == "no lock" {
-			s.holders[e.Lane] = holding{e.Who, c}
+			s.holders[e.Lane] = append(s.holders[e.Lane], holding{e.Who, c})
 		}
 	case page.Free, page.Write, page.Harm, page.Refused: // a write is the end of the work
 		if e.Kind == page.Free {
 			s.freed[e.Lane] = time.Now()
 		}
-		if s.holders[e.Lane] == (holding{e.Who, c}) {
-			delete(s.holders, e.Lane)
-		}
+		s.leave(e.Lane, func(h holding) bool { return h == holding{e.Who, c} })
 	default: // no holder changes
 	}
 	s.show(e)
+}
+
+// leave forgets holders of a mode. The caller has s.mu.
+func (s *stage) leave(mode string, which func(holding) bool) {
+	s.holders[mode] = slices.DeleteFunc(s.holders[mode], which)
+}
+
+// holder returns the last holder of a mode, or only the last one in a process. The caller has s.mu.
+func (s *stage) holder(mode string, in *child) (last holding) {
+	for _, h := range s.holders[mode] {
+		if in == nil || h.child == in {
+			last = h
+		}
+	}
+	return last
 }
 
 // sku is the article of a mode in the sale.
@@ -219,7 +242,7 @@ func (s *stage) do(button string) error {
 	hits, errs := make([]bool, len(ways)), make([]error, len(ways))
 	for i, way := range ways {
 		work.Go(func() {
-			for end := time.Now().Add(2 * time.Second); !hits[i] && errs[i] == nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(pauseLength + time.Second); !hits[i] && errs[i] == nil && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				hits[i], errs[i] = s.hit(way.name, button)
 			}
 		})
@@ -236,8 +259,7 @@ func (s *stage) do(button string) error {
 // finished its work meanwhile, it goes on as if nothing had happened.
 func (s *stage) hit(mode, button string) (bool, error) {
 	s.mu.Lock()
-	h := s.holders[mode]
-	c := h.child
+	c := s.holder(mode, nil).child
 	busy := c != nil && !c.paused
 	s.mu.Unlock()
 	if !busy {
@@ -249,7 +271,8 @@ func (s *stage) hit(mode, button string) (bool, error) {
 	c.hearOut()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.holders[mode] != h {
+	h := s.holder(mode, c)
+	if h.child == nil {
 		return false, c.process.Resume()
 	}
 	if button == "pause" {
@@ -262,7 +285,7 @@ func (s *stage) hit(mode, button string) (bool, error) {
 		return false, err
 	}
 	s.show(page.Event{Lane: mode, Who: h.who, Kind: page.Kill, Text: "was killed"})
-	delete(s.holders, mode)
+	s.leave(mode, func(h holding) bool { return h.child == c })
 	s.killed[mode] = time.Now()
 	s.kills[mode]++
 	s.replace(c)
@@ -280,10 +303,9 @@ func (s *stage) resume(c *child, who string) {
 // replace starts another process in the place of a killed one, after a while.
 func (s *stage) replace(old *child) {
 	time.AfterFunc(2*time.Second, func() {
-		s.mu.Lock()
-		over := s.redis == nil
-		s.mu.Unlock()
-		if !over {
+		s.starting.Lock()
+		defer s.starting.Unlock()
+		if !s.over {
 			s.fail(s.start(old.actorConfig))
 		}
 	})
@@ -295,7 +317,7 @@ func (s *stage) flush() error {
 	defer cancel()
 	for _, way := range ways[1:] {
 		s.mu.Lock()
-		who := s.holders[way.name].who
+		who := s.holder(way.name, nil).who
 		s.mu.Unlock()
 		s.show(page.Event{Lane: way.name, Who: who, Kind: page.Lost, Text: "has its lock deleted: Redis lost its data"})
 	}
@@ -356,6 +378,9 @@ func (s *stage) close() error {
 	if s.end != nil {
 		s.end()
 	}
+	s.starting.Lock()
+	s.over = true
+	s.starting.Unlock()
 	s.mu.Lock()
 	children := s.children
 	s.mu.Unlock()
@@ -392,7 +417,6 @@ func (s *stage) close() error {
 			errs = append(errs, s.redis.SRem(ctx, "asynq:queues", queue).Err())
 		}
 		errs = append(errs, s.remove(ctx, "*"+s.run+"*"), s.redis.Close())
-		s.redis = nil
 	}
 	return errors.Join(errs...)
 }
