@@ -96,7 +96,7 @@ func (w *web) run(c *cobra.Command, listen string, hosts []string) error {
 	w.limit = rate.NewLimiter(rate.Limit(w.rate)/rate.Limit(max(1, len(l.clients))), 1)
 	w.page = page.New(page.Config{
 		Title: "Locks", Lead: "A read-only view of the keys that match " + printable(w.pattern) + ".",
-		Window: 5 * time.Minute, Lanes: webLanes, Rows: 1, Keys: true, Hosts: hosts,
+		Window: 5 * time.Minute, Lanes: webLanes, Keys: true, Hosts: hosts,
 	})
 	w.page.JSON("/keys", w.table)
 	w.page.JSON("/key", w.detail)

@@ -137,8 +137,10 @@ func (c actorConfig) naiveKey() string { return "{flashsale}:naive:" + c.key() }
 func (a *actor) under(ctx context.Context, mode locker.Mode, work func(ctx context.Context) error) error {
 	switch a.Mode {
 	case "latchkit":
+		//show:run
 		rule := locker.Rule{Key: a.key(), TTL: a.scene.ttl, Mode: mode, Metadata: a.name}
 		return locker.Run(ctx, a.locks, rule, work)
+		//show:end
 	case "SETNX + DEL":
 		return a.naive(ctx, a.naiveKey(), work)
 	default:
@@ -155,7 +157,9 @@ func (a *actor) naive(ctx context.Context, key string, work func(ctx context.Con
 		ttl = 0
 	}
 	for {
+		//show:naive
 		ok, err := a.redis.SetNX(ctx, key, "locked", ttl).Result()
+		//show:end
 		if err != nil {
 			return err
 		}
@@ -178,9 +182,13 @@ func (a *actor) naive(ctx context.Context, key string, work func(ctx context.Con
 		})
 		defer expired.Stop()
 	}
+	//show:naive
 	err := work(ctx)
+	//show:end
 	a.emit(page.Event{Who: a.name, Kind: page.Free}) // before the DEL, for stage.hit
+	//show:naive
 	a.redis.Del(context.WithoutCancel(ctx), key)
+	//show:end
 	return err
 }
 

@@ -52,7 +52,9 @@ func setnxDel(s *shop) gin.HandlerFunc {
 		free := func() { s.note(page.Event{Who: who, Kind: page.Free}) }
 		s.note(page.Event{Who: who, Kind: page.Wait})
 		for deadline := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
+			//show:naive
 			ok, err := s.redis.SetNX(ctx, key, "locked", lockTTL).Result()
+			//show:end
 			if err != nil {
 				free()
 				c.AbortWithStatus(http.StatusServiceUnavailable)
@@ -77,17 +79,23 @@ func setnxDel(s *shop) gin.HandlerFunc {
 		// runs at the same time as this handler. Second mistake: this handler does not notice
 		// that its lock is gone. It continues, and writes a stock that it has computed from an
 		// old value.
+		//show:naive
 		c.Next()
+		//show:end
 		expired.Stop()
 		free()
 		// Third mistake: DEL deletes the lock of any holder. After a slow purchase, DEL deletes
 		// the next buyer's lock.
+		//show:naive
 		s.redis.Del(context.WithoutCancel(ctx), key)
+		//show:end
 	}
 }
 
 // latchkit guards a purchase with one line. ginlock renews the lock while the handler runs. If
 // the lock is lost, the handler's context ends. The release never frees another buyer's lock.
 func latchkit(s *shop) gin.HandlerFunc {
+	//show:latchkit
 	return ginlock.MustNew(s.locks, "sku:{param.id}", httplock.WithTTL(lockTTL), httplock.WithWait(lockWait))
+	//show:end
 }

@@ -6,7 +6,8 @@
 //	go run ./examples/flashsale -http 127.0.0.1:7321
 //
 // With -http it shows six scenes on a page: see scene.go, and one file for each scene. Read
-// locks.go first, because it has the three guards of a purchase side by side.
+// locks.go first, because it has the three guards of a purchase side by side. A purchase goes from
+// Gin (shop.go) through gRPC (stockroom.go) to SQL (store.go).
 package main
 
 import (
@@ -32,8 +33,11 @@ func start() int {
 		return actorMain(os.Stdin, os.Stdout, os.Stderr)
 	}
 	// The context makes the program clean up even when it is ended early, for example by Ctrl-C,
-	// by a closed terminal, or by "| head".
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	// or by a closed terminal. SIGPIPE is no reason to end: a holder that is killed leaves broken
+	// connections to the servers in this process. After "| head" the program prints to nobody, and
+	// cleans up at its end.
+	signal.Ignore(syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }

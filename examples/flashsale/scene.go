@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,11 +14,11 @@ import (
 // with latchkit. Each scene has a file of its own.
 type scene struct {
 	name, title, text string
-	buttons           []string      // what a visitor can do to it
-	ttl               time.Duration // of both locks
-	terminal          bool          // the page does not have it
-	forever           bool          // SETNX + DEL without a TTL, as many begin
-	cast              [][]string    // the actors of each mode; each inner list is one process
+	ttl               time.Duration       // of both locks
+	terminal          bool                // the page does not have it
+	forever           bool                // SETNX + DEL without a TTL, as many begin
+	code              map[string][]string // by mode: the places of the lines that matter; see excerpt
+	cast              [][]string          // the actors of each mode; each inner list is one process
 	act               func(ctx context.Context, a *actor) error
 	direct            func(ctx context.Context, s *stage) error // runs beside the actors; nil: nothing
 	script            []cue                                     // what happens by itself in the terminal
@@ -56,12 +55,9 @@ func findScene(name string) *scene {
 	return nil
 }
 
-//go:embed sql/scene/*.sql
-var sceneSQL embed.FS
-
 // query returns the statement in the file of this name.
 func query(name string) string {
-	text, err := sceneSQL.ReadFile("sql/scene/" + name + ".sql")
+	text, err := source.ReadFile("sql/scene/" + name + ".sql")
 	if err != nil {
 		panic(err) // a typing error in this program
 	}

@@ -18,17 +18,26 @@ var article = scene{
 		"With SETNX + DEL readers wait for each other, although they change nothing, and the editor gets the lock by luck. " +
 		"With latchkit readers share the lock, and the editor's turn comes when the readers of this moment are done. " +
 		"Readers who share it have one fence, and the row keeps it: so an editor who comes too late is refused.",
-	buttons: []string{"pause", "kill", "flush"},
-	ttl:     time.Second,
-	cast:    [][]string{{"editor"}, {"reader 1", "reader 2", "reader 3", "reader 4"}},
+	code: map[string][]string{
+		"no lock":     {"sql/scene/document_read.sql", "sql/scene/document_body.sql"},
+		"SETNX + DEL": {"actor.go#naive"},
+		"latchkit":    {"scene_article.go#modes", "actor.go#run"},
+	},
+	ttl:  time.Second,
+	cast: [][]string{{"editor"}, {"reader 1", "reader 2", "reader 3", "reader 4"}},
 	act: func(ctx context.Context, a *actor) error {
 		for version := 1; ctx.Err() == nil; version++ {
 			var err error
+			pause := 60 * time.Millisecond
+			//show:modes
 			if a.name == "editor" {
-				err = errors.Join(a.under(ctx, locker.Exclusive, func(ctx context.Context) error { return rewrite(ctx, a, version) }), sleep(ctx, 400*time.Millisecond))
+				err = a.under(ctx, locker.Exclusive, func(ctx context.Context) error { return rewrite(ctx, a, version) })
+				pause = 400 * time.Millisecond
 			} else {
-				err = errors.Join(a.under(ctx, locker.Shared, func(ctx context.Context) error { return read(ctx, a) }), sleep(ctx, 60*time.Millisecond))
+				err = a.under(ctx, locker.Shared, func(ctx context.Context) error { return read(ctx, a) })
 			}
+			//show:end
+			err = errors.Join(err, sleep(ctx, pause))
 			if err != nil && ctx.Err() == nil && !goesOn(err) {
 				return err
 			}

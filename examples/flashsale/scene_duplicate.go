@@ -18,10 +18,14 @@ var duplicate = scene{
 	text: "A shop queues the task to mail an invoice with asynq, gets no answer in time, and queues it once more. Two workers take both tasks. " +
 		"SETNX + DEL only keeps them apart: when the first has finished, the lock is gone, and the second mails the invoice again. " +
 		"latchkit remembers with the lock that the work is done (Once), and drops the second task.",
-	buttons: []string{"pause", "kill", "flush"},
-	ttl:     time.Second,
-	cast:    [][]string{{"worker A"}, {"worker B"}},
-	length:  6 * time.Second,
+	code: map[string][]string{
+		"no lock":     {"scene_duplicate.go#none"},
+		"SETNX + DEL": {"scene_duplicate.go#naive", "actor.go#naive"},
+		"latchkit":    {"scene_duplicate.go#once"},
+	},
+	ttl:    time.Second,
+	cast:   [][]string{{"worker A"}, {"worker B"}},
+	length: 6 * time.Second,
 	direct: func(ctx context.Context, s *stage) error {
 		for number := 1; ; number++ {
 			for _, way := range ways {
@@ -86,6 +90,7 @@ func workMails(ctx context.Context, a *actor) error {
 	}
 	switch a.Mode {
 	case "latchkit":
+		//show:once
 		g, err := asynqlock.New(a.locks, asynqlock.On("invoice:mail", asynqlock.Template("mail:{payload.run}:{payload.number}"),
 			asynqlock.Rule(locker.Rule{TTL: a.scene.ttl}), asynqlock.Once(time.Hour), asynqlock.Drop()))
 		if err != nil {
@@ -93,15 +98,20 @@ func workMails(ctx context.Context, a *actor) error {
 		}
 		defer func() { _ = g.Stop(context.Background()) }()
 		handler, config = g.Middleware(send), g.Configure(config)
+		//show:end
 	case "SETNX + DEL":
+		//show:naive
 		handler = asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 			return a.naive(ctx, a.naiveKey()+string(t.Payload()), func(ctx context.Context) error { return send(ctx, t) })
 		})
+		//show:end
 	default:
 		handler = asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 			a.emit(page.Event{Who: a.name, Kind: page.Stale})
 			defer a.emit(page.Event{Who: a.name, Kind: page.Free})
+			//show:none
 			return send(ctx, t)
+			//show:end
 		})
 	}
 	server := asynq.NewServerFromRedisClient(a.redis, config)

@@ -13,7 +13,7 @@ import (
 
 var inventory = scene{
 	name: "inventory", title: "An inventory by category", terminal: true,
-	text: "Eight clerks book goods of sixteen categories, and a booking takes 20 ms. With one lock for the inventory they stand in one line. " +
+	text: "Eight clerks book goods of sixteen categories, and a booking takes 100 ms. With one lock for the inventory they stand in one line. " +
 		"With a lock for each category only clerks of the same category wait for each other. " +
 		"Stripes are between the two: four locks for any number of categories, for where each lock leaves something behind.",
 	ttl:  time.Second,
@@ -24,9 +24,10 @@ var inventory = scene{
 			return err
 		}
 		dice := rand.New(rand.NewPCG(a.Seed, uint64(a.index)))
-		book := func(ctx context.Context) error { return sleep(ctx, 20*time.Millisecond) }
+		book := func(ctx context.Context) error { return sleep(ctx, 100*time.Millisecond) }
 		for _, way := range granularities {
-			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end) && ctx.Err() == nil; {
+			booked := false
+			for end := time.Now().Add(1500 * time.Millisecond); ctx.Err() == nil && (!booked || time.Now().Before(end)); {
 				category := ":" + strconv.Itoa(dice.IntN(16))
 				if way == "one lock" {
 					category = ""
@@ -44,6 +45,7 @@ var inventory = scene{
 					err = book(ctx)
 				}
 				if err == nil {
+					booked = true
 					err = a.result(ctx, 0, way)
 				}
 				if err != nil && ctx.Err() == nil && !goesOn(err) {

@@ -17,11 +17,15 @@ var oversell = scene{
 		"Without a lock two shops read the same number, and sell the same item twice. SETNX + DEL helps until a payment takes longer than its TTL. " +
 		"latchkit renews the lock during the slow payments. A shop is a Gin server, and the lock is one line in its route; the stock is behind a gRPC service, " +
 		"which gets the fence, and its SQL refuses a shop that has lost the lock.",
-	buttons: []string{"pause", "kill", "flush"},
-	ttl:     lockTTL,
-	length:  0, // until all buyers have their answer
-	cast:    [][]string{{"shop 1"}, {"shop 2"}, {"shop 3"}},
-	act:     serveBuyers,
+	code: map[string][]string{
+		"no lock":     {"shop.go#buy"},
+		"SETNX + DEL": {"locks.go#naive"},
+		"latchkit":    {"locks.go#latchkit", "sql/stock_write.sql"},
+	},
+	ttl:    lockTTL,
+	length: 0, // until all buyers have their answer
+	cast:   [][]string{{"shop 1"}, {"shop 2"}, {"shop 3"}},
+	act:    serveBuyers,
 	card: func(ctx context.Context, s *stage, mode string) (c page.Card, err error) {
 		sold, err := s.books.sold(ctx, s.sku(mode))
 		if err != nil {
@@ -53,7 +57,10 @@ const (
 // serveBuyers opens a shop, and its buyers come one after the other.
 func serveBuyers(ctx context.Context, a *actor) (err error) {
 	way := slices.IndexFunc(ways, func(w way) bool { return w.name == a.Mode })
-	sh, err := openShop(ctx, shopConfig{Way: way, Redis: a.Redis, Stockroom: a.Stockroom, Seed: a.Seed, name: a.name, note: a.emit})
+	sh, err := openShop(ctx, shopConfig{
+		Way: way, Redis: a.Redis, Stockroom: a.Stockroom, Seed: a.Seed,
+		name: a.name, note: a.emit, fastPayment: 50 * time.Millisecond, // long enough to be seen
+	})
 	if err != nil {
 		return err
 	}

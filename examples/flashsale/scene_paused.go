@@ -18,13 +18,13 @@ var pausedHolder = scene{
 		"the other goes on, and the sleeper wakes and writes from an old version. No lock service can stop that. A fence can: a number " +
 		"that grows with each grant; the database refuses a smaller one (WHERE fence <= mine). SETNX + DEL has none, and its DEL can free " +
 		"somebody else's lock.",
-	buttons: []string{"pause", "kill", "flush"},
-	ttl:     time.Second,
-	cast:    [][]string{{"Ann"}, {"Bob"}},
-	act:     func(ctx context.Context, a *actor) error { return edit(ctx, a, 600*time.Millisecond) },
-	script:  []cue{{2 * time.Second, "pause"}},
-	length:  7 * time.Second,
-	card:    editCard,
+	code:   editCode,
+	ttl:    time.Second,
+	cast:   [][]string{{"Ann"}, {"Bob"}},
+	act:    func(ctx context.Context, a *actor) error { return edit(ctx, a, 600*time.Millisecond) },
+	script: []cue{{2 * time.Second, "pause"}},
+	length: 7 * time.Second,
+	card:   editCard,
 	check: func(cards map[string]page.Card) error {
 		return join(
 			want(cards, "no lock", "writes lost", some, "some"),
@@ -33,6 +33,13 @@ var pausedHolder = scene{
 			want(cards, "latchkit", "refused by the fence", some, "some"),
 		)
 	},
+}
+
+// editCode is the code of the scenes in which a document is edited.
+var editCode = map[string][]string{
+	"no lock":     {"sql/scene/document_write.sql"},
+	"SETNX + DEL": {"actor.go#naive", "sql/scene/document_write.sql"},
+	"latchkit":    {"actor.go#run", "sql/scene/document_write_fenced.sql"},
 }
 
 // edit edits the document again and again.

@@ -104,6 +104,22 @@ func TestWhoHasFinishedIsNotHit(t *testing.T) {
 	}
 }
 
+// The page has a few lines of the program for each mode of each of its scenes.
+func TestTheCodeOfEachModeIsShown(t *testing.T) {
+	t.Parallel()
+	for _, sc := range scenes {
+		for _, way := range ways {
+			if sc.terminal {
+				continue
+			}
+			code, from := excerpt(sc.code[way.name]...)
+			if n := strings.Count(code, "\n") + 1; code == "" || from == "" || n > 12 || strings.Contains(code, "//show:") {
+				t.Errorf("%s, %s: %d lines from %q:\n%s", sc.name, way.name, n, from, code)
+			}
+		}
+	}
+}
+
 // Without a lock at work, each check fails: so each check can fail.
 func TestChecksOfScenesCanFail(t *testing.T) {
 	t.Parallel()

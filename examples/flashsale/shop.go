@@ -29,15 +29,15 @@ type shopConfig struct {
 	Seed      uint64
 	Trace     bool
 
-	name string           // of the shop, on the page
-	note func(page.Event) // shows on the page what the guards do; nil without a page
+	name        string           // of the shop, on the page
+	note        func(page.Event) // shows on the page what the guards do; nil without a page
+	fastPayment time.Duration    // a payment takes at least this long
 }
 
 // A shop is a Gin server on a port of the loopback interface. Several shops, each in its own
 // process, can sell the same stock. The stock is behind a gRPC service, the stockroom.
 type shop struct {
-	name   string
-	seed   uint64
+	shopConfig
 	conn   *grpc.ClientConn
 	stock  stock.StockClient
 	redis  *redis.Client
@@ -45,13 +45,12 @@ type shop struct {
 	tracer *tracer // nil: no traces
 	server *http.Server
 	url    string
-	note   func(page.Event)
 }
 
 // openShop starts a shop. If ctx ends during the start, openShop fails. After the start, ctx
 // does not affect the shop.
 func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
-	s := &shop{name: cfg.name, seed: cfg.Seed, note: cfg.note}
+	s := &shop{shopConfig: cfg}
 	if s.note == nil {
 		s.note = func(page.Event) {}
 	}
@@ -145,7 +144,9 @@ func (s *shop) buy(c *gin.Context) {
 		return
 	}
 	fence := fenceOf(ctx)
+	//show:buy
 	left, err := s.read(ctx, &stock.ReadRequest{Sku: sku, Fence: fence})
+	//show:end
 	if err != nil {
 		s.fail(c, err)
 		return
@@ -154,6 +155,7 @@ func (s *shop) buy(c *gin.Context) {
 		c.Status(http.StatusGone)
 		return
 	}
+	//show:buy
 	if err := s.charge(ctx, buyer); err != nil {
 		s.fail(c, err)
 		return
@@ -162,6 +164,7 @@ func (s *shop) buy(c *gin.Context) {
 		s.fail(c, err)
 		return
 	}
+	//show:end
 	s.note(page.Event{Who: s.name, Kind: page.Write, Text: fmt.Sprintf("sells an item, and writes that %d are left", left-1)})
 	c.Status(http.StatusCreated)
 }
@@ -192,7 +195,7 @@ func (s *shop) sell(ctx context.Context, r *stock.SellRequest) error {
 func (s *shop) charge(ctx context.Context, buyer int) error {
 	ctx, end := step(ctx, "charge the card")
 	defer end()
-	return sleep(ctx, paymentTime(s.seed, buyer))
+	return sleep(ctx, max(paymentTime(s.Seed, buyer), s.fastPayment))
 }
 
 // paymentTime returns how long the payment of a buyer takes. For one buyer in twenty, it takes

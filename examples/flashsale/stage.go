@@ -348,6 +348,9 @@ func (s *stage) cards(ctx context.Context) ([]page.Card, map[string]page.Card, e
 			return nil, nil, err
 		}
 		c.Title = way.name
+		if places := s.code[way.name]; places != nil {
+			c.Code, c.From = excerpt(places...)
+		}
 		all, byMode[way.name] = append(all, c), c
 	}
 	return all, byMode, nil

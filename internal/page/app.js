@@ -10,7 +10,7 @@
     return e;
   };
   const root = document.documentElement, data = document.body.dataset;
-  const windowMs = +data.window, rowsOfLane = +data.rows;
+  const windowMs = +data.window, step = +data.step;
   const strip = 22;
   const narrow = matchMedia("(max-width: 760px)"), calm = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -39,7 +39,7 @@
 
   // What is known. A lane has participants, each with bars, and marks.
   let lanes = new Map(), shown = [], epoch = -1, ahead = 0, lastFrame = 0, frozen = 0;
-  const fresh = () => ({ bars: new Map(), past: [], marks: [], queue: [], rows: [] });
+  const fresh = () => ({ bars: new Map(), past: [], marks: [], queue: [], first: null });
   const lane = id => {
     if (!lanes.has(id)) lanes.set(id, fresh());
     return lanes.get(id);
@@ -56,6 +56,7 @@
   const begin = (l, e, kind) => {
     const before = l.bars.get(e.who), sleeps = before && kind === "stale" && before.pauses.some(p => !p.to);
     close(l, e.who, e.at);
+    if (e.fence && l.first === null) l.first = BigInt(e.fence);
     l.bars.set(e.who, { who: e.who, kind, from: e.at, to: 0, fence: e.fence, pauses: sleeps ? [{ from: e.at, to: 0 }] : [] });
   };
   const told = new Set(["lost", "refused", "harm", "pause", "resume", "kill", "handoff", "write"]);
@@ -83,13 +84,27 @@
   };
 
   // The newest line of the log is the last. The log follows it, unless the visitor reads further up.
-  const log = $("log"), time = at => new Date(at).toLocaleTimeString("en-GB");
+  const log = $("log"), lanePicker = $("lane"), time = at => new Date(at).toLocaleTimeString("en-GB");
   let lines = [];
-  const title = id => (shown.find(l => l.id === id) || { title: id }).title;
+  const laneOf = id => shown.find(l => l.id === id) || { title: id };
+  // A fence has sixteen digits, of which the first ones are always the same. So a lane with rows
+  // shows how far a fence is from the first one of the lane: such numbers are short, and grow as
+  // the fences do.
+  const short = (l, fence) => l.first === null ? fence : `+${(BigInt(fence) - l.first).toLocaleString("en")}`;
+  const pick = li => { li.hidden = Boolean(lanePicker.value) && li.dataset.lane !== lanePicker.value; };
+  lanePicker.addEventListener("change", () => {
+    for (const li of log.children) pick(li);
+    log.scrollTop = log.scrollHeight;
+  });
   const tell = e => {
     const li = el("li", undefined, e.kind === "refused" || e.kind === "handoff" ? "good" : ["lost", "harm", "kill", "pause"].includes(e.kind) ? "bad" : "");
     li.dataset.kind = e.kind;
-    li.append(el("time", time(e.at)), `${title(e.lane)}: ${e.who || "somebody"} ${e.text || words[e.kind]}`);
+    li.dataset.lane = e.lane;
+    const { title, rows } = laneOf(e.lane), text = e.text || words[e.kind];
+    const brief = rows ? text.replace(/\b\d{12,}\b/g, fence => short(lane(e.lane), fence)) : text;
+    if (brief !== text) li.title = text;
+    li.append(el("time", time(e.at)), `${title}: ${e.who || "somebody"} ${brief}`);
+    pick(li);
     lines.push(li);
   };
   const flushLog = () => {
@@ -113,9 +128,35 @@
   // The places of lanes are in the page from the start, so that nothing jumps when a lane comes or
   // goes.
   const slots = [...document.querySelectorAll(".lane")].map(box => {
-    const [name, state, more] = box.firstElementChild.children;
-    return { name, state, more, canvas: box.lastElementChild };
+    const [name, state, more] = box.firstElementChild.children, [names, canvas] = box.lastElementChild.children;
+    const slot = { name, state, more, names, canvas, rows: [], bars: [] };
+    // Who points at a bar gets all digits of its fence.
+    canvas.addEventListener("mousemove", m => {
+      const bar = slot.bars.find(b => m.offsetX >= b.from && m.offsetX <= b.to && m.offsetY >= b.y && m.offsetY <= b.y + b.height);
+      const text = bar ? `${bar.who}, fence ${bar.fence}` : "";
+      if (canvas.title !== text) canvas.title = text;
+    });
+    return slot;
   });
+  const place = list => {
+    shown = list;
+    slots.forEach((slot, i) => {
+      const rows = (shown[i] && shown[i].rows) || [];
+      if (rows.join("\n") === slot.rows.join("\n")) return;
+      slot.rows = rows;
+      slot.names.replaceChildren(...rows.map(who => el("li", who)));
+      const height = rowHeightOf(slot);
+      for (const li of slot.names.children) li.style.height = height + "px";
+    });
+    const ids = shown.map(l => l.id), options = [...lanePicker.options].slice(1);
+    if (lanePicker.value && !ids.includes(lanePicker.value)) ids.push(lanePicker.value);
+    if (ids.join("\n") === options.map(o => o.value).join("\n")) return;
+    const chosen = lanePicker.value;
+    for (const o of options) o.remove();
+    for (const id of ids) lanePicker.append(new Option(laneOf(id).title, id));
+    lanePicker.value = chosen;
+  };
+  const rowHeightOf = slot => slot.rows.length ? Math.min((slot.canvas.clientHeight - 8) / slot.rows.length, 42) : 20;
   const write = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const span = ms => ms < 1000 ? Math.round(ms) + " ms" : ms < 60000 ? (ms / 1000).toFixed(1) + " s" : Math.floor(ms / 60000) + " min " + Math.round(ms % 60000 / 1000) + " s";
 
@@ -135,21 +176,6 @@
     return g.createPattern(stripes.get(key), "repeat");
   };
 
-  // Each participant gets a row, and keeps it while it is on the lane.
-  const rowOf = (l, who, used) => {
-    if (rowsOfLane === 1) return 0;
-    let i = l.rows.indexOf(who);
-    if (i < 0) {
-      i = l.rows.findIndex(w => w === undefined || !used.has(w));
-      if (i < 0) {
-        if (l.rows.length >= rowsOfLane) return -1;
-        i = l.rows.length;
-      }
-      l.rows[i] = who;
-    }
-    return i;
-  };
-
   const drawLane = (slot, l, now) => {
     const canvas = slot.canvas, ratio = devicePixelRatio || 1, w = canvas.clientWidth, h = canvas.clientHeight;
     if (canvas.width !== Math.round(w * ratio)) canvas.width = Math.round(w * ratio);
@@ -160,23 +186,15 @@
     const right = w - 6, x = at => right - (now - at) / windowMs * (right - 4);
     g.font = "12px system-ui, 'DejaVu Sans', sans-serif";
     g.textBaseline = "middle";
-    const step = windowMs > 120000 ? 60000 : windowMs > 30000 ? 10000 : 5000;
-    for (let at = Math.ceil((now - windowMs) / step) * step; at < now; at += step) {
-      g.fillStyle = paint.grid;
-      g.fillRect(x(at), 0, 1, h);
-    }
+    g.fillStyle = paint.grid;
+    for (let ago = step; ago <= windowMs; ago += step) g.fillRect(x(now - ago), 0, 1, h);
+    slot.bars = [];
     if (!l) return;
     const bars = [...l.past, ...l.bars.values()].filter(b => !b.to || b.to > now - windowMs);
-    const used = new Set(bars.map(b => b.who));
-    // A few participants get high rows.
-    const rows = Math.max(Math.min(used.size, rowsOfLane), Math.min(l.rows.length, rowsOfLane), 1);
-    const rowHeight = rowsOfLane === 1 ? 20 : Math.min((h - 32) / rows, 42);
+    const named = slot.rows.length > 0, rowHeight = rowHeightOf(slot), rowOf = who => Math.max(slot.rows.indexOf(who), 0);
     bars.sort((a, b) => a.from - b.from);
-    let hidden = 0;
     for (const b of bars) {
-      const row = rowOf(l, b.who, used);
-      if (row < 0) { hidden++; continue; }
-      const y = 5 + row * rowHeight, height = rowHeight - 5;
+      const y = 5 + rowOf(b.who) * rowHeight, height = rowHeight - 5;
       const from = Math.max(x(b.from), 0), to = Math.min(x(b.to || now), right), width = Math.max(to - from, 1.5);
       if (b.kind === "hold") {
         g.fillStyle = paint.hold;
@@ -197,7 +215,9 @@
           g.fillText("paused", a + 5, y + height / 2 + .5);
         }
       }
-      const label = b.kind === "hold" && b.fence ? `${b.who}  ·  fence ${b.fence}` : b.who || "";
+      const fence = b.kind === "hold" && b.fence;
+      if (fence) slot.bars.push({ who: b.who, fence, from, to: from + width, y, height });
+      const label = named ? (fence ? `fence ${short(l, fence)}` : "") : fence ? `${b.who}  ·  fence ${fence}` : b.who || "";
       if (!b.pauses.length && label) {
         const wide = g.measureText(label).width;
         if (wide + 8 < width) {
@@ -223,7 +243,7 @@
     const lastOf = {}, loud = m => m.kind === "refused" || m.kind === "kill";
     for (const m of [...l.marks].sort((a, b) => loud(a) - loud(b))) { // nothing hides a refusal
       if (m.at < now - windowMs) continue;
-      const row = rowsOfLane === 1 ? 0 : Math.max(l.rows.indexOf(m.who), 0), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
+      const row = rowOf(m.who), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
       const near = m.kind + row;
       if (mx - lastOf[near] < (m.kind === "renew" ? 4 : 9)) continue; // they would hide each other
       lastOf[near] = mx;
@@ -236,12 +256,6 @@
         g.fillStyle = m.kind === "kill" ? paint.bad : paint.good;
         g.fillText(text, tx, y + .5);
       }
-    }
-    if (hidden) {
-      g.fillStyle = paint.soft;
-      g.textAlign = "right";
-      g.fillText(`and ${hidden} more bars without a row`, right - 2, h - 9);
-      g.textAlign = "left";
     }
   };
 
@@ -260,7 +274,9 @@
       case "renew": g.fillStyle = paint.renew; g.fillRect(x - 1, y - 9, 2.5, 18); break;
       case "handoff":
         g.fillStyle = paint.handoff;
-        g.beginPath(); g.moveTo(x - 7, y - 7); g.lineTo(x + 3, y); g.lineTo(x - 7, y + 7); g.fill();
+        g.beginPath(); g.moveTo(x - 7, y - 7); g.lineTo(x + 3, y); g.lineTo(x - 7, y + 7); g.closePath(); g.fill();
+        g.strokeStyle = paint.card;
+        g.stroke();
         break;
       case "write": dot(paint.good, 3.5); break;
       case "harm": dot(paint.bad, 5); break;
@@ -298,7 +314,9 @@
       const n = waiting.length + (l && l.queue.length ? l.queue[l.queue.length - 1].n : 0);
       const who = holders.slice(0, 3).map(b => b.who).join(", ") + (holders.length > 3 ? ` and ${holders.length - 3} more` : "");
       write(slot.state, !s ? "\u00a0" : holders.length ? `${who} ${holders.length > 1 ? "hold" : "holds"} it` : stale.length ? `${stale[0].who} works without the lock` : "free");
-      const fence = holders.length === 1 && holders[0].fence ? `fence ${holders[0].fence}` : "";
+      const full = holders.length === 1 && holders[0].fence, fence = full ? `fence ${slot.rows.length ? short(l, full) : full}` : "";
+      const all = full && slot.rows.length ? `fence ${full}: the first one of this lane was ${l.first}` : "";
+      if (slot.more.title !== all) slot.more.title = all;
       write(slot.more, !s ? "\u00a0" : [n ? `${n} wait` : "nobody waits", fence].filter(Boolean).join(" · "));
       slot.canvas.setAttribute("aria-label", s ? `${name}: ${slot.state.textContent}, ${slot.more.textContent}` : "no key in this lane");
       if (n && holders.length) {
@@ -322,7 +340,8 @@
       let card = box.children[i];
       if (!card) {
         card = el("article");
-        card.append(el("h3"), el("dl"), el("p", "", "verdict"));
+        card.append(el("h3"), el("dl"), el("p", "", "verdict"), el("p", "", "from"), el("pre"));
+        card.lastChild.tabIndex = 0;
         box.append(card);
       }
       card.className = "card " + (c.tone || "") + (list.length === 1 ? " wide" : "");
@@ -347,17 +366,20 @@
       });
       write(card.children[2], c.verdict || "");
       card.children[2].hidden = list.length === 1 && !c.verdict;
+      write(card.children[3], c.from || "");
+      write(card.children[4], c.code || "");
+      card.children[4].setAttribute("aria-label", `The code of ${c.title}`);
+      for (const k of [3, 4]) card.children[k].hidden = !c.code;
     });
   };
 
   const story = $("story");
   const running = scene => {
     for (const b of document.querySelectorAll("[data-scene]")) {
-      const on = b.dataset.scene === scene.name;
+      const on = b.dataset.scene === scene;
       b.setAttribute("aria-pressed", on);
       if (on && story) write(story, b.dataset.text);
     }
-    for (const b of document.querySelectorAll(".act")) b.disabled = !(scene.buttons || []).includes(b.dataset.do);
   };
 
   let note = "", failed = "";
@@ -368,8 +390,7 @@
   };
 
   const set = {
-    lanes: v => { shown = v; },
-    cards, note: v => { note = v; },
+    lanes: place, cards, note: v => { note = v; },
     scene: running, keys: () => table && table(),
   };
   const receive = f => {

@@ -29,28 +29,44 @@ type Config struct {
 	Lead    string        // a sentence below the title
 	Window  time.Duration // how much of the past a lane shows
 	Lanes   int           // how many lanes have a place on the page
-	Rows    int           // how many participants a lane shows at once
 	Keys    bool          // the page has a table of keys
 	Scenes  []Choice      // what can be started
 	Buttons []Choice      // what a visitor can do to the scene
 	Hosts   []string      // names of this server besides localhost and addresses
 }
 
-// Ago says where a lane begins.
-func (c Config) Ago() string {
-	if c.Window < time.Minute {
-		return fmt.Sprintf("%.0f seconds ago", c.Window.Seconds())
+// Step is the time between two lines of the grid of a lane.
+func (c Config) Step() time.Duration {
+	if c.Window > 2*time.Minute {
+		return time.Minute
 	}
-	return fmt.Sprintf("%.0f minutes ago", c.Window.Minutes())
+	return 5 * time.Second
+}
+
+// Ticks are the words at the lines of the grid, the oldest first.
+func (c Config) Ticks() (words []string) {
+	for ago := c.Window; ago > 0; ago -= c.Step() {
+		word := fmt.Sprintf("%.0f s", ago.Seconds())
+		if c.Step() == time.Minute {
+			word = fmt.Sprintf("%.0f min", ago.Minutes())
+		}
+		if words == nil {
+			word += " ago"
+		}
+		words = append(words, word)
+	}
+	return words
 }
 
 // Choice is a button of the page. A click posts to the action of the same name.
 type Choice struct{ Name, Title, Text string }
 
-// Lane names a lane. Its ID is the Lane of events.
+// Lane names a lane. Its ID is the Lane of events. Its Rows are the participants, each with a row
+// of its own; without Rows, all participants share one row.
 type Lane struct {
-	ID    string `json:"id"`
-	Title string `json:"title"`
+	ID    string   `json:"id"`
+	Title string   `json:"title"`
+	Rows  []string `json:"rows,omitempty"`
 }
 
 // Card has figures of one thing, such as a mode of a scene.
@@ -59,6 +75,8 @@ type Card struct {
 	Facts   []Fact `json:"facts"`
 	Verdict string `json:"verdict,omitempty"`
 	Tone    string `json:"tone,omitempty"` // "good", "bad" or ""
+	Code    string `json:"code,omitempty"` // the lines of the program that matter
+	From    string `json:"from,omitempty"` // the files of Code
 }
 
 // Fact is a figure with its name.

@@ -104,6 +104,20 @@ new PerformanceObserver(list => {
 	}
 }).observe({type: "layout-shift", buffered: true});`
 
+// contrasts finds colours that are too much alike for WCAG AA, in what the script draws, which axe
+// cannot see: texts and their backgrounds, and marks and the bars below them.
+const contrasts = `(() => {
+	const style = getComputedStyle(document.documentElement);
+	const light = name => {
+		const hex = style.getPropertyValue("--" + name).trim().slice(1), full = hex.length === 3 ? [...hex].map(c => c + c).join("") : hex;
+		const [r, g, b] = [0, 2, 4].map(i => parseInt(full.slice(i, i + 2), 16) / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+	};
+	const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+	const pairs = [["card", "hold", 4.5], ["card", "pause", 4.5], ["ink", "card", 4.5], ["good", "card", 4.5], ["bad", "card", 4.5], ["soft", "back", 4.5], ["renew", "hold", 3]];
+	return pairs.filter(([a, b, least]) => !(ratio(light(a), light(b)) >= least)).map(([a, b]) => a + " on " + b);
+})()`
+
 // open opens the URL in a tab. The end of the test fails if the browser has reported an error, or
 // something has moved.
 func open(t *testing.T, s screen, url string) *tab {
@@ -216,6 +230,9 @@ func (b *tab) check() {
 		_ = json.Unmarshal([]byte(faults), &pretty) // for the message only
 		text, _ := json.MarshalIndent(pretty, "", " ")
 		b.t.Errorf("axe finds: %s", text)
+	}
+	if pale := eval[[]string](b, contrasts); len(pale) > 0 {
+		b.t.Errorf("these colours of the lanes are too much alike: %q", pale)
 	}
 	if shifts := eval[[]string](b, "shifts"); len(shifts) > 0 {
 		b.t.Errorf("elements have moved by themselves: %q", shifts)

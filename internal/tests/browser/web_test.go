@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 func start(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +156,7 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 
 // The page stays quick while a thousand things happen each second, and says that it samples.
 func TestAThousandEventsASecondDoNotFreezeThePage(t *testing.T) {
-	p := livepage.New(livepage.Config{Title: "Flood", Lead: "A thousand events a second.", Window: 30 * time.Second, Lanes: 3, Rows: 6})
+	p := livepage.New(livepage.Config{Title: "Flood", Lead: "A thousand events a second.", Window: 30 * time.Second, Lanes: 3})
 	p.Set("lanes", []livepage.Lane{{ID: "a", Title: "a"}, {ID: "b", Title: "b"}, {ID: "c", Title: "c"}})
 	opened := make(chan string, 1)
 	go func() { _ = p.Serve(t.Context(), "127.0.0.1:0", func(url string) { opened <- url }) }()
