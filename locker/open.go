@@ -299,17 +299,18 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 // Where scripts are allowed, New is better in all respects. Without scripts the server has no
 // queue: waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers
 // in one process, only the first asks the server. The fence is 0, so databases cannot check it. An
-// acquire takes one round trip. A renewal or a release takes three round trips. Mode Shared is
-// refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor, Rule.OnceFor and
-// Inspect work. A server whose memory is full refuses transactions, so leases on that server are
-// lost (ErrLost).
+// acquire takes one round trip. A renewal or a release takes three round trips; Redis 8.4 and
+// Valkey 9 and newer have a command that releases in one. Mode Shared is refused with
+// ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor, Rule.OnceFor and Inspect work. A
+// server whose memory is full refuses transactions, so leases on that server are lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
-// the keys and on latchkit:*. An acquire uses neither WATCH nor PEXPIRE nor DEL. So on a server
-// that forbids one of these three commands, an acquire succeeds, but renewals or releases fail.
-// Then a key stays locked for its TTL after Run, and Run returns no error for it. To find this out,
-// try Lease.Release once on a new server. This Locker and the other kinds of Lockers treat each
-// other's leases like leases of another library, so they exclude each other.
+// the keys and on latchkit:*, and may allow DELEX or DELIFEQ. An acquire uses neither WATCH nor
+// PEXPIRE nor DEL. So on a server that forbids one of these three commands, an acquire succeeds,
+// but renewals or releases fail. Then a key stays locked for its TTL after Run, and Run returns no
+// error for it. To find this out, try Lease.Release once on a new server. This Locker and the
+// other kinds of Lockers treat each other's leases like leases of another library, so they exclude
+// each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err

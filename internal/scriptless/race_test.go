@@ -29,7 +29,7 @@ func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Clai
 	server := redistest.Shared(t)
 	client, other := server.Client(t), server.Client(t)
 	c := store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: 10 * time.Second, FenceCount: 1}
-	s := scriptless.New(client)
+	s := scriptless.WithoutDeletions(scriptless.New(client))
 	if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Granted {
 		t.Fatalf("%v, %v", g.State, err)
 	}
@@ -180,7 +180,7 @@ func TestALateExecHitsNobody(t *testing.T) {
 	server := redistest.Shared(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	direct := server.Client(t)
-	s := scriptless.New(server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }))
+	s := scriptless.WithoutDeletions(scriptless.New(server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })))
 	for name, step := range steps {
 		c := store.Claim{Key: t.Name() + name, Owner: "HOLDER", TTL: 10 * time.Second, FenceCount: 1}
 		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Granted {
@@ -215,7 +215,7 @@ func TestNoTransactionIsSentTwice(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := chaos.NewProxy(t, server.Addr())
-	s := scriptless.New(server.Client(t, func(o *redis.Options) { o.Addr, o.MaxRetries = proxy.Addr(), 3 }))
+	s := scriptless.WithoutDeletions(scriptless.New(server.Client(t, func(o *redis.Options) { o.Addr, o.MaxRetries = proxy.Addr(), 3 })))
 	for i, name := range []string{"acquire", "renew", "release"} {
 		c := store.Claim{Key: fmt.Sprint(t.Name(), i), Owner: "HOLDER", TTL: 10 * time.Second, FenceCount: 1}
 		step := steps[name]

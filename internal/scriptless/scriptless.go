@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,8 +16,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Store is the Store without scripts. The Store keeps no state in this process.
-type Store struct{ client redis.UniversalClient }
+// Store is the Store without scripts.
+type Store struct {
+	client   redis.UniversalClient
+	deletion atomic.Int32 // the index in deletions of the command to try
+}
 
 // New makes the Store.
 func New(c redis.UniversalClient) *Store { return &Store{client: c} }
@@ -136,6 +140,13 @@ func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error)
 		}
 	}
 	completes := c.Complete && c.OnceFor > 0
+	if c.KeepFor <= 0 && !completes {
+		if deleted, err := s.deleteLease(ctx, c); deleted {
+			return store.Grant{State: store.Released}, nil
+		} else if err != nil {
+			return store.Grant{}, err
+		}
+	}
 	ours, err := s.change(ctx, c, func(_ time.Duration, p redis.Pipeliner) {
 		if c.KeepFor > 0 {
 			_ = p.Process(ctx, newNoRetryCmd(ctx, "set", c.Key, valueOf("", ""), "px", redisstore.Millis(c.KeepFor), "xx"))
