@@ -124,14 +124,14 @@ format: ## is all code as gofmt writes it?
 	if [[ -n $$unformatted ]]; then echo "gofmt -w these:" $$unformatted >&2; exit 1; fi
 
 # What users import, on the systems on which no test runs: files for other systems than Linux are
-# compiled nowhere else. The tests, and latchctl, need processes of Unix.
+# read nowhere else. The tests, and latchctl, need processes of Unix.
 .PHONY: systems
-systems: ## does the root build on macOS, tests included, and all for users on macOS and Windows?
-	GOOS=darwin GOARCH=arm64 $(call in-scratch,systems) go vet ./...
-	GOOS=darwin GOARCH=arm64 $(call in-scratch,systems) go build ./cmd/latchctl $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/)
-	@$(call forget,systems)
-	GOOS=windows GOARCH=amd64 $(call in-scratch,systems) go build $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/)
-	@$(call forget,systems)
+systems: ## are the types of the root right on macOS, tests included, and of all for users on macOS and Windows?
+	@set -e; $(alone) go build -C tools -o $(cache)/typecheck ./typecheck; \
+	users=$$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/); \
+	$(cache)/typecheck -tests darwin/arm64 . ./...; \
+	$(cache)/typecheck darwin/arm64 . ./cmd/latchctl $$users; \
+	$(cache)/typecheck windows/amd64 . $$users
 
 .PHONY: lint
 lint: golangci-lint ## the linters of .golangci.yml, in all modules; go vet is one of them
