@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -28,12 +29,11 @@ func (r *rule) check(l locker.Locker) error {
 	}
 	reason, advice := unnamed(r.lock), "use Snooze"
 	i, shows := l.(inspector)
-	c, checks := l.(interface{ Check(rule locker.Rule) error })
 	switch {
 	case reason == "KeepFor":
 		advice = "use Once to suppress duplicates of finished work, or Snooze"
 	case reason != "":
-	case checks && c.Check(locker.Rule{Weight: 1}) == nil: // a Weight needs a Limit
+	case exclusive.CountsUnits(l):
 		reason = "a Locker of NewSemaphore"
 	case !shows || showsNothing(i):
 		reason, advice = "this Locker, which cannot show the holder of a key", "use Snooze, or a Locker such as that of locker.New"

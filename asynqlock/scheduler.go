@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lead"
@@ -20,7 +21,8 @@ import (
 // over after the lock's TTL.
 //
 // The fields of rule: Key is "asynq-scheduler" if it is empty. Schedules with different leaders
-// need different keys. TTL is 10 s if it is not set. [lead.New] describes the other fields.
+// need different keys. TTL is 10 s if it is not set. [lead.New] describes the other fields. Mode,
+// Limit and Weight are ignored: there is one leader, also with a Locker of locker.NewSemaphore.
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
 // started again. build must make the scheduler with the given options. A PeriodicTaskManager has
@@ -151,7 +153,7 @@ func (ls *leadership) run(ctx context.Context, opts []SchedulerOption) error {
 	if err := locker.Check(ls.locker, ls.slotRule("")); err != nil {
 		return fmt.Errorf("no tick can be claimed: %w", err)
 	}
-	return lead.Run(ctx, ls.locker, ls.rule, ls.serve, lead.WithLogger(ls.logger))
+	return lead.Run(ctx, ls.locker, exclusive.Rule(ls.locker, ls.rule), ls.serve, lead.WithLogger(ls.logger))
 }
 
 // serve runs a scheduler until ctx ends, which is when the caller's context or the lock ends.

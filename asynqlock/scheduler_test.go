@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -348,4 +349,63 @@ func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	}); err != nil {
 		t.Errorf("one that calls the function that was there: %v", err)
 	}
+}
+
+// A Locker of NewSemaphore(3) lets three holders share a key. Still one process runs the schedule,
+// and one process enqueues a tick when the clocks of two leaders differ.
+func TestASemaphoreElectsOneLeaderOfASchedule(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	var lockers [2]*locker.Engine
+	for i := range lockers {
+		l, err := locker.NewSemaphore(q.redis, 3, locker.WithPrefix(q.name+":"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(context.Background()) })
+		lockers[i] = l
+	}
+	task := asynq.NewTask("tick", nil)
+	shared := asynqlock.WithSchedulerLogger(slog.New(slog.DiscardHandler))
+	_, stop := term(t, q, lockers[0], task, shared)
+	ctx, cancel := context.WithCancel(t.Context())
+	led, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- asynqlock.RunScheduler(ctx, lockers[1], locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
+			close(led)
+			return asynq.NewSchedulerFromRedisClient(q.redis, opts), nil
+		}, shared)
+	}()
+	await(t, "the second process waits, or leads", func() bool {
+		info, err := lockers[0].Inspect(t.Context(), "asynq-scheduler")
+		select {
+		case <-led:
+			t.Error("two processes lead the schedule")
+			return true
+		default:
+			return err == nil && info.Waiters == 1
+		}
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	stop()
+	for range 20 {
+		slot := time.Now().Unix()
+		var passed [2]bool
+		for i, l := range lockers {
+			tick, stop := term(t, q, l, task, shared)
+			passed[i] = tick()
+			stop()
+		}
+		if time.Now().Unix() != slot {
+			continue // this machine was too slow: the two ticks had different slots
+		}
+		if passed != [2]bool{true, false} {
+			t.Errorf("two leaders with a tick of the same second: %v passed, want the first", passed)
+		}
+		return
+	}
+	t.Error("no second was long enough for two terms")
 }

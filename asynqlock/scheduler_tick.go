@@ -15,6 +15,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -149,7 +150,7 @@ func (t *term) claimSlot(entry string) bool {
 
 // slotRule returns the Rule of a slot's lock. The slot stays taken for the time slotKept.
 func (ls *leadership) slotRule(slot string) locker.Rule {
-	return locker.Rule{Key: "asynq-tick:" + ls.rule.Key + ":" + slot, Name: "asynq-tick", Wait: locker.NoWait, KeepFor: slotKept}
+	return exclusive.Rule(ls.locker, locker.Rule{Key: "asynq-tick:" + ls.rule.Key + ":" + slot, Name: "asynq-tick", Wait: locker.NoWait, KeepFor: slotKept})
 }
 
 // takeSlot takes the lock of a slot. It returns false only if another process has taken the slot:

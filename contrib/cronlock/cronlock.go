@@ -29,6 +29,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -129,9 +130,9 @@ func (e *entry) run(tick time.Time) error {
 	})
 }
 
-// rules returns the rules for the locks of a tick.
+// rules returns the rules for the locks of a tick. Each rule has one holder, on every Locker.
 func (e *entry) rules(tick time.Time) []locker.Rule {
-	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait}
+	r := exclusive.Rule(e.locker, locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait})
 	switch {
 	case e.interval > 0:
 		r.KeepFor = e.interval * 9 / 10
@@ -144,7 +145,7 @@ func (e *entry) rules(tick time.Time) []locker.Rule {
 	if !e.cfg.noOverlap {
 		return []locker.Rule{r}
 	}
-	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait}}
+	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait, Limit: r.Limit}}
 }
 
 // keyOf returns the key of a tick.

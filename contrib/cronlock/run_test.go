@@ -10,6 +10,7 @@ import (
 
 	"github.com/robfig/cron/v3"
 
+	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -93,4 +94,43 @@ func TestBaseEndsJobs(t *testing.T) {
 		}
 		_ = e.run(time.Now())
 	})
+}
+
+// A Locker of NewSemaphore(3) lets three holders share a key. A tick of every kind still runs in
+// one process.
+func TestATickRunsOnceOnASemaphore(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(e *entry){
+		"a tick":              func(*entry) {},
+		"a tick with make-up": func(e *entry) { e.cfg.makesUp, e.cfg.window = true, time.Second },
+		"an interval":         func(e *entry) { e.interval = time.Minute },
+		"no overlap":          func(e *entry) { e.cfg.noOverlap = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 3, locker.WithPrefix(t.Name()+":"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close(context.Background()) })
+			runs, tick := 0, time.Now().Add(10*time.Second) // in the future, so that a slow machine does not make the tick too old
+			e := &entry{locker: l, name: "job", cfg: config{base: t.Context(), window: 30 * time.Second, skew: 5 * time.Second}}
+			set(e)
+			e.job = func(context.Context) error {
+				if runs++; runs > 1 {
+					return nil
+				}
+				other := tick
+				if e.cfg.noOverlap {
+					other = tick.Add(time.Second) // the next tick comes while the job still runs
+				}
+				if err := e.run(other); !errors.Is(err, locker.ErrBusy) {
+					t.Errorf("another process, while the job runs: %v, want ErrBusy", err)
+				}
+				return nil
+			}
+			if err := e.run(tick); err != nil || runs != 1 {
+				t.Errorf("%d runs, %v", runs, err)
+			}
+		})
+	}
 }

@@ -29,6 +29,7 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lead"
 )
@@ -110,7 +111,7 @@ func newJobs(constructor string, l locker.Locker, opts []Option, configure func(
 		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.New, and check its error", constructor)
 	}
 	j := &jobs{locker: l, window: 30 * time.Second, skew: 5 * time.Second}
-	j.rule.Wait = locker.NoWait
+	j.rule = exclusive.Rule(l, locker.Rule{Wait: locker.NoWait})
 	for i, o := range opts {
 		if o == nil {
 			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; remove it", constructor, i+1)
@@ -175,7 +176,8 @@ var ErrNotLeading = errors.New("gocronlock: this process is not the leader")
 var errNoLeader = errors.New("gocronlock: the *lead.Leader is nil; make one with lead.New, and check its error")
 
 // NewElector returns an Elector with which jobs run only while leader leads. The Elector never
-// asks the server. The program runs the leader:
+// asks the server. Make leader with a Locker of locker.New: one of locker.NewSemaphore elects
+// several leaders, and each of them would run the jobs. The program runs the leader:
 //
 //	go leader.Run(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
 func NewElector(leader *lead.Leader) gocron.Elector { return elector{leader} }

@@ -491,3 +491,32 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A Locker of NewSemaphore(3) lets three holders share a key. A job still runs in one process, with
+// every constructor.
+func TestAJobRunsOnceOnASemaphore(t *testing.T) {
+	t.Parallel()
+	l, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 3, locker.WithPrefix(t.Name()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	tick := time.Now().Add(2 * time.Second)
+	for name, make := range map[string]func() (gocron.Locker, error){
+		"PerTick":     func() (gocron.Locker, error) { return gocronlock.PerTick(l, func(string) time.Time { return tick }) },
+		"PerInterval": func() (gocron.Locker, error) { return gocronlock.PerInterval(l, time.Minute) },
+		"NoOverlap":   func() (gocron.Locker, error) { return gocronlock.NoOverlap(l) },
+	} {
+		jobs, err := make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock := take(t, jobs, name)
+		if _, err := jobs.Lock(t.Context(), name); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("%s: another process, while the job runs: %v, want ErrBusy", name, err)
+		}
+		if err := lock.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

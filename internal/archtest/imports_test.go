@@ -49,6 +49,8 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/store/storetest", "github.com/redis/go-redis/v9", "Losses is a hook that loses a Store's calls"},
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker ./internal/typednil", "a response is stored under a lease; nil is refused where it is given"},
+	{"locker/idempotency asynqlock", "./internal/exclusive", "a request, a schedule and a tick have one holder on every Locker"},
+	{"internal/exclusive", "./locker", "it makes a Rule for a Locker"},
 	{"locker/idempotency", "github.com/redis/go-redis/v9", "one of its Stores keeps responses in Redis"},
 
 	{"locker/idempotency/storetest locker/lockertest locker/store/storetest", "testing/...", "only tests import them"},

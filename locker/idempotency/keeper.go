@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -41,7 +42,8 @@ type Keeper struct {
 type Request struct {
 	// Rule describes the lock. Rule.Key also names the request's Record. Put the identity of
 	// the customer and the client's key into it, for example with key.Of("idempotency",
-	// customer, clientKey).
+	// customer, clientKey). The lock has one holder: Mode, Limit and Weight are ignored, and so is
+	// the n of a Locker of NewSemaphore.
 	Rule locker.Rule
 	// Content distinguishes this request from another request with the same key. The Store keeps
 	// only a hash of it.
@@ -108,7 +110,7 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	if final, err := r.judge(); final {
 		return r.answer, err
 	}
-	err = locker.Run(ctx, k.Locker, req.Rule, r.underLock)
+	err = locker.Run(ctx, k.Locker, exclusive.Rule(k.Locker, req.Rule), r.underLock)
 	if errors.Is(err, errFailed) && !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		err = nil
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -489,4 +490,42 @@ func TestAnOperatorRemovesARecord(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A request runs once, also when the program's Locker or rule would let several holders share a
+// key: a semaphore of three, a rule with a Limit, readers. While the work runs, the same request is
+// busy and does not run a second time.
+func TestARequestRunsOnceOnLocksWithSeveralHolders(t *testing.T) {
+	t.Parallel()
+	permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 3, locker.WithPrefix(rand.Text()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = permits.Close(context.Background()) })
+	memory := lockertest.NewLocker(t, lockertest.NewMemory())
+	for name, tc := range map[string]struct {
+		l    locker.Locker
+		rule locker.Rule
+	}{
+		"a semaphore":         {permits, locker.Rule{}},
+		"units of one":        {permits, locker.Rule{Limit: 5, Weight: 2}},
+		"a rule with a Limit": {memory, locker.Rule{Limit: 3}},
+		"readers":             {memory, locker.Rule{Mode: locker.Shared}},
+	} {
+		req := pay
+		req.Rule = tc.rule
+		req.Rule.Key, req.Rule.Wait = "idempotency:"+name, locker.NoWait
+		k, runs := idempotency.Keeper{Locker: tc.l, Store: idempotency.NewMemory()}, 0
+		answer, err := k.Do(t.Context(), req, func(context.Context) idempotency.Outcome {
+			runs++
+			_, err := k.Do(t.Context(), req, func(context.Context) idempotency.Outcome { runs++; return kept("second") })
+			if !errors.Is(err, locker.ErrBusy) {
+				t.Errorf("%s: the same request during the work: %v, want ErrBusy", name, err)
+			}
+			return kept("first")
+		})
+		if err != nil || string(answer.Response.Body) != "first" || runs != 1 {
+			t.Errorf("%s: %q after %d runs, %v", name, answer.Response.Body, runs, err)
+		}
+	}
 }

@@ -1,0 +1,24 @@
+// Package exclusive makes the rules of work that must have one holder, whatever Locker the program
+// gives: idempotent requests, the ticks of a schedule.
+package exclusive
+
+import "github.com/latchkit/latchkit/locker"
+
+// Rule returns rule with one holder on l. Without it, a Locker of locker.NewSemaphore(n) would let
+// n holders do work that must run once.
+func Rule(l locker.Locker, rule locker.Rule) locker.Rule {
+	rule.Mode, rule.Limit, rule.Weight = locker.Exclusive, 0, 0
+	if CountsUnits(l) {
+		rule.Limit = 1
+	}
+	return rule
+}
+
+// CountsUnits reports whether l grants a rule without a Limit to several holders, as the Lockers of
+// locker.NewSemaphore do. A wrapper of such a Locker that has no method Check is not recognised.
+func CountsUnits(l locker.Locker) bool {
+	if _, checks := l.(interface{ Check(rule locker.Rule) error }); !checks {
+		return false // locker.Check would permit every rule
+	}
+	return locker.Check(l, locker.Rule{Weight: 1}) == nil // a Weight needs a Limit, and the rule has none
+}
