@@ -128,34 +128,90 @@ func TestAnAbsurdNumberOfAttemptsIsNoPanic(t *testing.T) {
 	}
 }
 
-func TestALostLockIsNotRetried(t *testing.T) {
+// A client with RetryServiceConfig does not repeat a call whose handler may have had an effect: its
+// lock was lost, or its process has stopped.
+func TestACallThatMayHaveHadAnEffectIsNotRetried(t *testing.T) {
 	for name, tc := range map[string]struct {
-		handle   func(ctx context.Context, store *lockertest.Memory) error
+		handle   func(ctx context.Context, store *lockertest.Memory, l *locker.Engine) error
+		code     codes.Code
 		attempts int32
 	}{
-		"lost": {func(ctx context.Context, store *lockertest.Memory) error {
+		"lost": {func(ctx context.Context, store *lockertest.Memory, _ *locker.Engine) error {
 			store.Steal("order:42")
 			<-ctx.Done()
 			return nil
-		}, 1},
-		"the control": {func(context.Context, *lockertest.Memory) error { return status.Error(codes.Aborted, "of the handler") }, 5},
+		}, codes.Aborted, 1},
+		"closed": {func(ctx context.Context, _ *lockertest.Memory, l *locker.Engine) error {
+			go func() { _ = l.Close(context.WithoutCancel(ctx)) }()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, codes.Unavailable, 1},
+		"drained for too long": {func(ctx context.Context, _ *lockertest.Memory, l *locker.Engine) error {
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			go func() { _ = l.Drain(over) }()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, codes.Unavailable, 1},
+		"the control": {func(context.Context, *lockertest.Memory, *locker.Engine) error {
+			return status.Error(codes.Aborted, "of the handler")
+		}, codes.Aborted, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()
 			var seen counting
+			l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
 			client := serve(t, setup{
-				locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)),
+				locker: l,
 				outer:  []grpc.UnaryServerInterceptor{seen.intercept},
 				dial:   []grpc.DialOption{grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Shop"))},
 				service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
-					return receipt(ctx), tc.handle(ctx, store)
+					return receipt(ctx), tc.handle(ctx, store, l)
 				}},
 			})
 			_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
-			if status.Code(err) != codes.Aborted || seen.n.Load() != tc.attempts {
-				t.Errorf("%v after %d attempts, want %d", err, seen.n.Load(), tc.attempts)
+			if status.Code(err) != tc.code || seen.n.Load() != tc.attempts {
+				t.Errorf("%v after %d attempts, want %v after %d", err, seen.n.Load(), tc.code, tc.attempts)
 			}
 		})
+	}
+}
+
+// Each refusal says whether gRPC's own clients may repeat the call. A refusal that names no time
+// forbids it, whatever its status is.
+func TestEachRefusalPermitsOrForbidsTheRetry(t *testing.T) {
+	for refusal, retry := range map[error]bool{
+		locker.ErrBusy: true, locker.ErrTooManyWaiters: true, locker.ErrClosed: true, locker.ErrUnavailable: true,
+		locker.ErrDone: false, locker.ErrLost: false, locker.ErrInvalidKey: false, locker.ErrInvalidRule: false, locker.ErrUnsupported: false,
+	} {
+		client := serve(t, setup{locker: lockerFunc(func(locker.Rule) error { return refusal }), service: &service{}})
+		var trailer metadata.MD
+		_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"}, grpc.Trailer(&trailer))
+		got := trailer.Get("grpc-retry-pushback-ms")
+		if len(got) != 1 || (got[0] != "-1") != retry {
+			t.Errorf("%v: the trailer says %q, and a retry is permitted: %t", err, got, retry)
+		}
+	}
+}
+
+// The process stops while a stream works. The stream ends with a status that forbids a retry.
+func TestAStreamThatWasEndedByCloseIsNotRetried(t *testing.T) {
+	l, entered := lockertest.NewLocker(t, lockertest.NewMemory()), make(chan struct{})
+	client := serve(t, setup{locker: l, service: &service{talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+		close(entered)
+		_, err := s.Recv()
+		return err
+	}}})
+	s, err := client.Talk(metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	go func() { _ = l.Close(context.Background()) }()
+	_, err = s.Recv()
+	want(t, err, codes.Unavailable, grpclock.ReasonClosed)
+	if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
+		t.Errorf("the trailer says %q", got)
 	}
 }
 

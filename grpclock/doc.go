@@ -82,9 +82,10 @@
 //
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
 // ErrorInfo is [Domain], and the table shows its reasons. RetryInfo and the trailer
-// grpc-retry-pushback-ms have the time after which the client may retry. gRPC's own clients obey
-// the trailer if their retry policy contains the status code: see [RetryServiceConfig].
-// [UnaryClientInterceptor] obeys the RetryInfo.
+// grpc-retry-pushback-ms have the time after which the client may retry. Without a RetryInfo, the
+// client must not retry, and the trailer is -1. gRPC's own clients obey the trailer if their retry
+// policy contains the status code: see [RetryServiceConfig]. [UnaryClientInterceptor] obeys the
+// RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
@@ -92,12 +93,15 @@
 //	INVALID_KEY             INVALID_ARGUMENT    a part of the key is missing (BadRequest names it)
 //	IDEMPOTENCY_KEY_REUSED  INVALID_ARGUMENT    the key belongs to a different request
 //	LOCK_UNAVAILABLE        UNAVAILABLE         the lock server is unavailable; retry
-//	LOCK_CLOSED             UNAVAILABLE         this process stops; retry
+//	LOCK_CLOSED             UNAVAILABLE         this process stops; retry if the handler did not run
 //	LOCK_LOST               ABORTED             the lock ended before the handler; no retry
 //	STREAM_STALLED          DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
 //	NOT_COMMITTED           UNAVAILABLE         an idempotent transaction is unclear; retry
 //	LOCK_MISCONFIGURED      INTERNAL            the rule is wrong, or the Locker does not support it
 //	CALLER_GONE             CANCELLED           the call ended while it waited
+//
+// LOCK_CLOSED has no RetryInfo if the process stopped while the handler worked, because the call
+// may have had an effect.
 //
 // No status shows the key. Interceptors outside of grpclock's interceptor get a [*Problem], which
 // wraps the Locker's error. [WithObserve] receives every Problem.

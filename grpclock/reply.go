@@ -107,16 +107,14 @@ func (p *Problem) retryAfterMS() int64 {
 	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
 }
 
-// trailer returns the trailer by which gRPC's own clients decide whether and when to retry. It
-// returns nil if these clients would not retry even without the trailer.
+// trailer returns the trailer by which gRPC's own clients decide whether and when to retry. These
+// clients repeat a status without the trailer if its code is in their retry policy. So each Problem
+// without a time forbids the retry, because the call may have had an effect.
 func (p *Problem) trailer() metadata.MD {
-	switch {
-	case p.RetryAfter > 0:
+	if p.RetryAfter > 0 {
 		return metadata.Pairs(pushback, strconv.FormatInt(p.retryAfterMS(), 10))
-	case p.Reason == ReasonLost || p.Reason == ReasonStalled:
-		return metadata.Pairs(pushback, "-1")
 	}
-	return nil
+	return metadata.Pairs(pushback, "-1")
 }
 
 // reply is the reply to one kind of error.
