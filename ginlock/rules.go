@@ -24,11 +24,12 @@ type Guard struct {
 	locks   map[string]map[string]http.Handler // by method and path
 	refused http.Handler                       // answers requests whose route is not clear
 
-	mu    sync.Mutex
-	used  bool     // Handler was called
-	early []string // routes that were registered before Mount
+	mu      sync.Mutex
+	used    bool          // Handler was called
+	early   []string      // routes that were registered before Mount
+	engines []*gin.Engine // the engines that were given to Mount
 
-	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate has found them
+	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate or the first request has found them
 }
 
 // FromRules compiles rules. opts apply to all Rules. The error has a line for each wrong Rule. A
@@ -82,6 +83,7 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 	for _, r := range engine.Routes() {
 		g.early = append(g.early, r.Method+" "+r.Path)
 	}
+	g.engines = append(g.engines, engine)
 	g.mu.Unlock()
 	engine.Use(g.Handler())
 	return func() error { return g.Validate(engine.Routes()) }
@@ -108,11 +110,12 @@ func (g *Guard) Handler() gin.HandlerFunc {
 
 // method returns the method of the route that Gin has found. A middleware before the guard may have
 // changed the request's method after Gin found the route. In that case, the route is looked up
-// among the routes that Validate has seen, and ok is false when several routes match.
+// among the known routes, and ok is false when several routes match. Without Mount and Validate, no
+// routes are known.
 func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	known := g.methods.Load()
 	if known == nil {
-		return c.Request.Method, true
+		known = g.learn()
 	}
 	methods := (*known)[c.FullPath()]
 	switch {
@@ -124,6 +127,27 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	return "", false
 }
 
+// learn finds the methods of the routes at the first request, if Validate was not called.
+func (g *Guard) learn() *map[string][]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var routes gin.RoutesInfo
+	for _, e := range g.engines {
+		routes = append(routes, e.Routes()...)
+	}
+	methods := methodsOf(routes)
+	g.methods.Store(&methods)
+	return &methods
+}
+
+func methodsOf(routes gin.RoutesInfo) map[string][]string {
+	methods := make(map[string][]string)
+	for _, r := range routes {
+		methods[r.Path] = append(methods[r.Path], r.Method)
+	}
+	return methods
+}
+
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
 // not pass the guard. A route does not pass the guard if Handler was not called, or if the route
 // was registered before Mount. Call Validate with engine.Routes() when all routes are registered,
@@ -131,10 +155,7 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	methods := make(map[string][]string)
-	for _, r := range routes {
-		methods[r.Path] = append(methods[r.Path], r.Method)
-	}
+	methods := methodsOf(routes)
 	g.methods.Store(&methods)
 	var errs []error
 	if !g.used {

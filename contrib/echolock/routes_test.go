@@ -115,3 +115,68 @@ func TestAResponseThatWasSentPastTheStoreIsNotReplacedByAnEmptyOne(t *testing.T)
 		}
 	}
 }
+
+// override does what Echo's MethodOverride does. The tests use none of Echo's own middlewares,
+// because their package needs more modules.
+func override(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if method := c.Request().Header.Get(echo.HeaderXHTTPMethodOverride); method != "" {
+			c.Request().Method = method
+		}
+		return next(c)
+	}
+}
+
+// A client names another method, and MethodOverride obeys it after Echo has found the route. The
+// handler of a route with a Rule never runs without its lock: the request takes the lock of the
+// path's only method, or is refused. Requests that Echo answers 405 or 404 are still answered so.
+func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
+	for _, validated := range []bool{true, false} {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		guard, err := echolock.FromRules(l, httplock.Rules{"POST /one/:id": {Key: "one:{param.id}"}, "POST /two/:id": {Key: "two:{param.id}"}, "POST /group": {Key: "group"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := echo.New()
+		e.Use(override, guard.Middleware())
+		key := func(c echo.Context) error {
+			lease, ok := echolock.FromContext(c)
+			if !ok {
+				return c.String(http.StatusOK, "no lock")
+			}
+			return c.String(http.StatusOK, lease.Key())
+		}
+		e.POST("/one/:id", key)
+		e.POST("/two/:id", key)
+		e.PUT("/two/:id", key)
+		e.POST("/free/:id", key)
+		e.Group("/group", func(next echo.HandlerFunc) echo.HandlerFunc { return next }).POST("", key)
+		if validated {
+			if err := guard.Validate(e.Routes()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, tc := range []struct {
+			method, path, override string
+			code                   int
+			body                   string
+		}{
+			{"POST", "/one/1", "", 200, "one:1"},
+			{"POST", "/one/1", "PATCH", 200, "one:1"},
+			{"POST", "/one/1", "GET", 200, "one:1"},
+			{"POST", "/two/1", "", 200, "two:1"},
+			{"POST", "/two/1", "GET", 500, "lock-misconfigured"},
+			{"PUT", "/two/1", "", 200, "no lock"},
+			{"POST", "/group", "GET", 200, "group"},
+			{"POST", "/free/1", "GET", 200, "no lock"},
+			{"GET", "/one/1", "", 405, "Not Allowed"},
+			{"GET", "/two/1", "", 405, "Not Allowed"},
+			{"GET", "/group", "", 404, "Not Found"},
+		} {
+			w := request(t, e, tc.method, tc.path, "", echo.HeaderXHTTPMethodOverride, tc.override)
+			if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
+				t.Errorf("validated %v: %s %s as %q: %d %s, want %d with %s", validated, tc.method, tc.path, tc.override, w.Code, w.Body, tc.code, tc.body)
+			}
+		}
+	}
+}

@@ -1,8 +1,11 @@
 package echolock
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/labstack/echo/v4"
 
@@ -14,8 +17,9 @@ import (
 // A Guard has the middlewares that Rules describe. [FromRules] makes a Guard. A Guard is safe for
 // concurrent use.
 type Guard struct {
-	guard *httplock.Guard
-	locks map[string]http.Handler // by route, such as "POST /orders/:id"
+	guard   *httplock.Guard
+	locks   map[string]http.Handler // by route, such as "POST /orders/:id"
+	refused http.Handler            // answers requests whose route is not clear
 }
 
 // FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
@@ -25,28 +29,81 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 	g := &Guard{locks: make(map[string]http.Handler)}
 	r := reader
 	r.Guards = func(route string, lock func(http.Handler) http.Handler) { g.locks[route] = lock(framework.Resume) }
+	opts = ofEcho(append([]httplock.Option{httplock.WithFramework(r)}, opts...))
 	var err error
-	if g.guard, err = httplock.FromRules(l, rules, ofEcho(append([]httplock.Option{httplock.WithFramework(r)}, opts...))...); err != nil {
+	if g.guard, err = httplock.FromRules(l, rules, opts...); err != nil {
 		return nil, err
 	}
+	refuse, err := httplock.New(l, "{route}", append(opts, httplock.WithPart("route", unclear))...)
+	if err != nil {
+		return nil, err
+	}
+	g.refused = refuse(framework.Resume)
 	return g, nil
+}
+
+// unclear is the error of a request whose route is not clear.
+func unclear(r *http.Request) (string, error) {
+	return "", fmt.Errorf("%w: a middleware has changed the method of %s after Echo has found its route; register this middleware by Echo.Pre",
+		locker.ErrInvalidRule, visitOf(r).c.Path())
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes run without a
 // lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Registered
 // by Echo.Pre, which runs before the router, it answers every request 404.
+//
+// Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
+	var methods map[string][]string
+	var learn sync.Once // at the first request, because then all routes are registered
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if c.Path() == "" {
 				return unrouted(c)
 			}
-			if locked, ok := g.locks[c.Request().Method+" "+c.Path()]; ok {
+			learn.Do(func() { methods = methodsOf(c.Echo()) })
+			method, ok := routed(c, methods[c.Path()])
+			if !ok {
+				return serve(c, g.refused, next)
+			}
+			if locked, ok := g.locks[method+" "+c.Path()]; ok {
 				return serve(c, locked, next)
 			}
 			return next(c)
 		}
 	}
+}
+
+// methodsOf returns the methods of all routes, by path.
+func methodsOf(e *echo.Echo) map[string][]string {
+	methods := make(map[string][]string)
+	add := func(routes []*echo.Route) {
+		for _, r := range routes {
+			if r.Method != echo.RouteNotFound {
+				methods[r.Path] = append(methods[r.Path], r.Method)
+			}
+		}
+	}
+	add(e.Routes())
+	for _, host := range e.Routers() {
+		add(host.Routes())
+	}
+	return methods
+}
+
+// routed returns the method of the route that Echo has found, and methods has all methods of the
+// route's path. A middleware before the guard may have changed the request's method after Echo
+// found the route. If the new method has no route, the only method of the path counts, and ok is
+// false if there are several.
+func routed(c echo.Context, methods []string) (method string, ok bool) {
+	method = c.Request().Method
+	switch {
+	case len(methods) == 0 || slices.Contains(methods, method):
+		return method, true
+	case len(methods) == 1:
+		return methods[0], true
+	}
+	return "", false
 }
 
 // Validate returns an error that names the Rules without a route. Call it with Echo.Routes() when
