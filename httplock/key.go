@@ -211,9 +211,11 @@ func bodyError(r *http.Request, err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded): // the server's ReadTimeout was over
 		return fmt.Errorf("%w: %w", errSlowBody, err)
-	case r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(r.Context().Err(), context.Canceled):
 		return errLeft
 	}
+	// io.ErrUnexpectedEOF does not say that the client has left: a middleware that decodes bodies
+	// returns it for a body that the client has cut.
 	return fmt.Errorf("%w: %w", errBodyCut, err)
 }
 

@@ -2,6 +2,7 @@ package echolock
 
 import (
 	"cmp"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -170,9 +171,25 @@ func serve(c echo.Context, locked http.Handler, next echo.HandlerFunc) error {
 	v := &visit{c: c, next: next}
 	v.Carrier = framework.Carrier{Context: c.Request().Context(), Carried: v}
 	r := c.Request().WithContext(v)
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = body{r.Body}
+	}
 	defer framework.CarryForms(c.Request(), r) // runs also if a handler panics
 	locked.ServeHTTP(outer{c.Response()}, r)
 	return v.err // the reply was written already, so Echo only passes the error to loggers
+}
+
+// body is the body of a request. It tells httplock that a body is too long for Echo's middleware
+// BodyLimit, whose error httplock does not know.
+type body struct{ io.ReadCloser }
+
+// Read adds the error of net/http for a long body to the error of BodyLimit.
+func (b body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if e, ok := err.(*echo.HTTPError); ok && e.Code == http.StatusRequestEntityTooLarge { //nolint:errorlint // c.Bind does not unwrap it either
+		err = e.WithInternal(&http.MaxBytesError{})
+	}
+	return n, err
 }
 
 // unrouted answers a request without a route. It calls Echo's handler, and not the next middleware:

@@ -1,6 +1,9 @@
 package echolock_test
 
 import (
+	"bytes"
+	"compress/gzip"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -176,6 +179,71 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 			w := request(t, e, tc.method, tc.path, "", echo.HeaderXHTTPMethodOverride, tc.override)
 			if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
 				t.Errorf("validated %v: %s %s as %q: %d %s, want %d with %s", validated, tc.method, tc.path, tc.override, w.Code, w.Body, tc.code, tc.body)
+			}
+		}
+	}
+}
+
+// limited is a body whose first Read fails, as a body that is longer than Echo's BodyLimit allows.
+type limited struct{ io.ReadCloser }
+
+func (limited) Read([]byte) (int, error) { return 0, echo.ErrStatusRequestEntityTooLarge }
+
+// unzipped is a body that Echo's Decompress has decoded.
+type unzipped struct {
+	*gzip.Reader
+	io.Closer
+}
+
+func (u unzipped) Close() error { return u.Closer.Close() }
+
+// A body that is longer than Echo's BodyLimit allows is answered 413, as without a lock. A
+// compressed body that the client has cut is answered 400, because the client is still there.
+func TestABodyThatEchosMiddlewaresCannotReadIsAnsweredAsWithoutALock(t *testing.T) {
+	var compressed bytes.Buffer
+	z := gzip.NewWriter(&compressed)
+	_, _ = z.Write([]byte(`{"sku":"pen","pad":"jdjdjdjdjdjdjjdjdjdjdjdjdjdj"}`))
+	_ = z.Close()
+	for name, tc := range map[string]struct {
+		outer func(body io.ReadCloser) io.ReadCloser
+		body  []byte
+		code  int
+	}{
+		"too long": {func(b io.ReadCloser) io.ReadCloser { return limited{b} }, []byte(`{"sku":"pen"}`), http.StatusRequestEntityTooLarge},
+		"cut, and was compressed": {func(b io.ReadCloser) io.ReadCloser {
+			z, err := gzip.NewReader(b)
+			if err != nil {
+				t.Error(err)
+			}
+			return unzipped{z, b}
+		}, compressed.Bytes()[:compressed.Len()/2], http.StatusBadRequest},
+	} {
+		for _, lock := range []echo.MiddlewareFunc{
+			nil,
+			echolock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "stock"),
+			echolock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "stock:{body.sku}"),
+			echolock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "stock", httplock.WithStreamedBody()),
+		} {
+			e := echo.New()
+			e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error {
+					c.Request().Body = tc.outer(c.Request().Body)
+					return next(c)
+				}
+			})
+			var locks []echo.MiddlewareFunc
+			if lock != nil {
+				locks = append(locks, lock)
+			}
+			e.POST("/reserve", func(c echo.Context) error {
+				var order struct{ Sku string }
+				if err := c.Bind(&order); err != nil {
+					return err
+				}
+				return c.NoContent(http.StatusOK)
+			}, locks...)
+			if w := request(t, e, "POST", "/reserve", string(tc.body), "Content-Type", "application/json"); w.Code != tc.code {
+				t.Errorf("%s, with a lock %v: %d %s, want %d", name, lock != nil, w.Code, w.Body, tc.code)
 			}
 		}
 	}
