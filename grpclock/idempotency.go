@@ -34,6 +34,8 @@ import (
 // If such a lock is lost, the call ends with LOCK_LOST. If the handler has succeeded all the same,
 // the work is done, and a repeated call gets the handler's answer. An idempotency.Transactor rolls
 // the work back instead, and a repeated call runs again.
+//
+// In a handler whose answer is stored, grpc.SetSendCompressor returns an error and sets nothing.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
@@ -56,6 +58,11 @@ type Idempotency struct {
 	// Fingerprint returns the data that must be the same in a repeated call as in the first call.
 	// Default: the whole request. If two calls get the same name by [Rule].Idempotency, but have
 	// different fingerprints, the second call is refused with INVALID_ARGUMENT.
+	//
+	// The default depends on the fields that the server's version of the message knows. During a
+	// rollout, a server of another version may refuse a client's repeated call with
+	// IDEMPOTENCY_KEY_REUSED. If clients send a new field before all servers know it, return only
+	// fields that all servers know.
 	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
 }
 

@@ -75,8 +75,10 @@
 //
 // The body of a request is read before the lock is taken, up to [WithMaxBody]. Handlers can read
 // the body as if it had not been read. So a client that sends its body slowly does not hold the
-// lock, and net/http notices a client that leaves while its request waits. [WithStallTimeout] sets
-// for how long a client may block a handler that holds the lock.
+// lock, and net/http notices a client that leaves while its request waits. Over HTTP/1.1, net/http
+// notices this only if the whole body was read: with a longer body, or with [WithStreamedBody], the
+// request of a client that has left waits on. [WithStallTimeout] sets for how long a client may
+// block a handler that holds the lock.
 //
 // # Clients
 //

@@ -26,7 +26,9 @@
 //
 // A request without a route takes no lock, and Echo answers it. Do not register a lock by Echo.Pre:
 // the route is not known there, and every request is answered 404. Put a middleware for time-outs
-// outside of the lock, because inside it ends the lock while the handler continues.
+// outside of the lock, because inside it ends the lock while the handler continues. Use Echo's
+// ContextTimeout and not Echo's Timeout, which gives the echo.Context to another request while the
+// handler still uses it.
 //
 // To shut down, call Drain of the Locker, then Shutdown of Echo, and then Close of the Locker, as
 // package httplock documents.
