@@ -49,6 +49,10 @@ import (
 // "@every 5m" counts from the start of each process, so its ticks have no common time. A job with
 // "@every" runs at most once in nine tenths of the interval. The process that is first in an
 // interval runs the job.
+//
+// A program may also run the entry by hand, with c.Entry(id).WrappedJob.Run. Such a run counts as
+// the next tick if this tick is due within [WithMaxSkew]. Otherwise its key has the time of the
+// run.
 func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
@@ -107,7 +111,7 @@ var errLate = errors.New("the tick is so old that another process may have run i
 
 // Run runs the job for a tick, unless another process runs this tick or has run it. cron calls Run.
 func (e *entry) Run() {
-	tick := e.ticks.take(time.Now())
+	tick := e.ticks.take(time.Now(), e.cfg.skew)
 	err := e.run(tick)
 	switch {
 	case err == nil, errors.Is(err, locker.ErrBusy), errors.Is(err, locker.ErrDone), e.cfg.base.Err() != nil:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,6 +90,61 @@ func TestEachTickRunsOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A program may run a job by hand at any moment, also several times. After that, each tick still
+// runs once. A run by hand that is followed by a tick within WithMaxSkew is the run of this tick. A
+// run by hand in the second of a tick that has run is refused.
+func TestARunByHandMovesNoTick(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec   string
+		byHand []float64 // the moments at which one of two processes runs the job by hand, in seconds after a tick
+		lasts  time.Duration
+		want   []float64 // the moments at which the job began, in the three minutes after this tick
+	}{
+		"between two ticks":         {"* * * * *", []float64{30}, 0, []float64{0, 30, 60, 120}},
+		"just before a tick":        {"* * * * *", []float64{57}, 0, []float64{0, 57, 120}},
+		"longer before than a skew": {"* * * * *", []float64{54.5}, 0, []float64{0, 54.5, 60, 120}},
+		"in the second of a tick":   {"* * * * *", []float64{.5}, 0, []float64{0, 60, 120}},
+		"just after a tick":         {"* * * * *", []float64{2}, 0, []float64{0, 2, 60, 120}},
+		"twice between":             {"* * * * *", []float64{20, 40}, 0, []float64{0, 20, 40, 60, 120}},
+		"twice before":              {"* * * * *", []float64{56, 58}, 0, []float64{0, 56, 120}},
+		"twice in a second":         {"* * * * *", []float64{20, 20.5}, 0, []float64{0, 20, 60, 120}},
+		"around a tick":             {"* * * * *", []float64{58, 62}, 0, []float64{0, 58, 62, 120}},
+		"before each tick":          {"* * * * *", []float64{59, 119}, 0, []float64{0, 59, 119}},
+		"with long jobs":            {"* * * * *", []float64{30}, 90 * time.Second, []float64{0, 30, 60, 120}},
+		"with a short interval":     {"*/4 0 * * * *", []float64{1}, 0, []float64{0, 1, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				var mu sync.Mutex
+				var began []float64
+				tick := time.Now().Add(time.Hour)
+				time.Sleep(time.Hour - 10*time.Second)
+				var all []*process
+				for range 2 {
+					all = append(all, start(t, lockertest.NewLocker(t, store), c.spec, func(context.Context) error {
+						mu.Lock()
+						began = append(began, time.Since(tick).Seconds())
+						mu.Unlock()
+						time.Sleep(c.lasts)
+						return nil
+					}))
+				}
+				for _, moment := range c.byHand {
+					time.Sleep(time.Until(tick.Add(time.Duration(moment * float64(time.Second)))))
+					go all[0].Entries()[0].WrappedJob.Run()
+				}
+				time.Sleep(time.Until(tick.Add(3*time.Minute - time.Second)))
+				mu.Lock()
+				defer mu.Unlock()
+				if !slices.Equal(began, c.want) {
+					t.Errorf("jobs began at %v, want %v", began, c.want)
+				}
+			})
+		})
+	}
 }
 
 // late is the Locker of a process that stands still before each Acquire.

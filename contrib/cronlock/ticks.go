@@ -33,20 +33,27 @@ func (t *ticks) Next(now time.Time) time.Time {
 	return next
 }
 
-// take returns the tick of a job that cron has started. It returns the latest due tick that was not
-// taken. Older ticks may remain: either their jobs have not called take yet, or the Cron was
-// stopped before these ticks were due. If the clock was set back and no tick is due, take returns
-// the next tick.
-func (t *ticks) take(now time.Time) time.Time {
+// take returns the tick of a job that starts at the time now. It returns the latest due tick that
+// was not taken. Older ticks may remain: either their jobs have not called take yet, or the Cron
+// was stopped before these ticks were due.
+//
+// If no tick is due, cron started the job and the clock was set back, or a program runs the job by
+// hand. Then take returns the next tick if it is due within skew, and otherwise the time now. The
+// next tick remains in both cases, because cron starts the job of this tick later. If take removed
+// the next tick, the process would be one tick ahead of the others for ever.
+func (t *ticks) take(now time.Time, skew time.Duration) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.remembered) == 0 {
-		return now.Truncate(time.Second) // cron has started the job without a call of Next
+	due := t.dueCount(now)
+	switch {
+	case due > 0:
+		tick := t.remembered[due-1]
+		t.remembered = slices.Delete(t.remembered, due-1, due)
+		return tick
+	case len(t.remembered) > 0 && t.remembered[0].Sub(now) <= skew:
+		return t.remembered[0]
 	}
-	i := max(t.dueCount(now)-1, 0)
-	tick := t.remembered[i]
-	t.remembered = slices.Delete(t.remembered, i, i+1)
-	return tick
+	return now.Truncate(time.Second)
 }
 
 // dueCount returns the number of ticks that are due at the time now. The caller holds t.mu.

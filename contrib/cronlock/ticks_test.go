@@ -34,18 +34,25 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 		at    []time.Time
 		want  []time.Time
 	}{
-		"in time":                       {[]time.Time{before}, []time.Time{noon}, []time.Time{noon}},
-		"cron has asked for the next":   {[]time.Time{before, noon}, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
-		"a program looks ahead":         {[]time.Time{before, noon, noon.Add(time.Minute), before}, []time.Time{noon}, []time.Time{noon}},
-		"stopped before, started again": {[]time.Time{noon.Add(-90 * time.Second), before}, []time.Time{noon}, []time.Time{noon}},
-		"two jobs that are late":        {[]time.Time{before, noon}, []time.Time{noon.Add(61 * time.Second), noon.Add(61 * time.Second)}, []time.Time{noon.Add(time.Minute), noon}},
-		"the clock was set back":        {[]time.Time{before}, []time.Time{noon.Add(-time.Second)}, []time.Time{noon}},
-		"cron did not ask":              {nil, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+		"in time":                           {[]time.Time{before}, []time.Time{noon}, []time.Time{noon}},
+		"cron has asked for the next":       {[]time.Time{before, noon}, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+		"a program looks ahead":             {[]time.Time{before, noon, noon.Add(time.Minute), before}, []time.Time{noon}, []time.Time{noon}},
+		"stopped before, started again":     {[]time.Time{noon.Add(-90 * time.Second), before}, []time.Time{noon}, []time.Time{noon}},
+		"two jobs that are late":            {[]time.Time{before, noon}, []time.Time{noon.Add(61 * time.Second), noon.Add(61 * time.Second)}, []time.Time{noon.Add(time.Minute), noon}},
+		"the clock was set back":            {[]time.Time{before}, []time.Time{noon.Add(-time.Second)}, []time.Time{noon}},
+		"set back, and forth again":         {[]time.Time{before}, []time.Time{noon.Add(-time.Second), noon}, []time.Time{noon, noon}},
+		"set back by more than WithMaxSkew": {[]time.Time{before}, []time.Time{noon.Add(-6 * time.Second), noon}, []time.Time{noon.Add(-6 * time.Second), noon}},
+		"run by hand, then in time": {
+			[]time.Time{before, noon},
+			[]time.Time{before.Add(time.Millisecond), noon, noon.Add(time.Minute)},
+			[]time.Time{before, noon, noon.Add(time.Minute)},
+		},
+		"cron did not ask": {nil, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
 	} {
 		all := scheduleAsked(t, c.asked...)
 		var got []time.Time
 		for _, now := range c.at {
-			got = append(got, all.take(now))
+			got = append(got, all.take(now, 5*time.Second))
 		}
 		if !slices.EqualFunc(got, c.want, time.Time.Equal) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -71,7 +78,7 @@ func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 		}
 		next := all.Next(time.Now())
 		time.Sleep(time.Until(next))
-		if got := all.take(time.Now()); !got.Equal(next) {
+		if got := all.take(time.Now(), 0); !got.Equal(next) {
 			t.Errorf("the tick is %v, want %v", got, next)
 		}
 	})
