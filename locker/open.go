@@ -204,12 +204,12 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
 // Such a node does not vote until every lease that it may have forgotten is over. This takes as
-// long as the largest [WithMaxTTL] that a process uses (1 minute by default). New servers wait as
-// well, unless [EnrollRedlock] has declared them new. A server that may evict keys does not vote at
-// all. [Engine.Nodes] shows the state of the nodes. The nodes remember each other, whatever names
-// and order the lists of the processes have. An empty server that stands in one list in the place
-// of a node gets this place only as long as no process finds the node working. [ReplaceNode]
-// replaces one node by another server for good.
+// long as the largest [WithMaxTTL] that was given at the enrolment or by a process that has asked
+// for a lock (1 minute by default). New servers wait as well, unless [EnrollRedlock] has declared
+// them new. A server that may evict keys does not vote at all. [Engine.Nodes] shows the state of
+// the nodes. The nodes remember each other, whatever names and order the lists of the processes
+// have. An empty server that stands in one list in the place of a node gets this place only as long
+// as no process finds the node working. [ReplaceNode] replaces one node by another server for good.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the
@@ -277,7 +277,7 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 	if err != nil {
 		return cfg, err
 	}
-	if cfg.maxTTL == 0 {
+	if cfg.maxTTLGiven = cfg.maxTTL != 0; !cfg.maxTTLGiven {
 		cfg.maxTTL = longestOnQuorums
 		if err := cfg.validate(); err != nil {
 			return cfg, fmt.Errorf("%w (on a quorum, the default of WithMaxTTL is %v: a node that may have forgotten its leases does not vote for that time)", err, longestOnQuorums)
@@ -334,7 +334,7 @@ func (c *config) redis() redisstore.Settings {
 
 // quorum returns the settings for a Store on several servers.
 func (c *config) quorum() quorum.Settings {
-	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, NodeTimeout: c.nodeTimeout, Warn: c.undoEnded}
+	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, MaxTTLGiven: c.maxTTLGiven, NodeTimeout: c.nodeTimeout, Warn: c.undoEnded}
 }
 
 // nodesOf converts cs for package quorum.

@@ -16,18 +16,20 @@ import (
 type config struct {
 	wrong error // the error of an option that cannot be used
 
-	ttl        time.Duration
-	maxTTL     time.Duration
-	prefix     string
-	backoff    Backoff
-	observer   Observer
-	renewal    bool
-	maxWaiters int
-	metadata   func(context.Context) string
-	queue      bool
-	handoffs   int
-	limit      int    // the units of a key; 0: the Locker is no semaphore
-	noUnits    string // why no Rule may have a Limit; "": Rules may have a Limit
+	ttl    time.Duration
+	maxTTL time.Duration
+	// maxTTLGiven is false if maxTTL is the default on a quorum.
+	maxTTLGiven bool
+	prefix      string
+	backoff     Backoff
+	observer    Observer
+	renewal     bool
+	maxWaiters  int
+	metadata    func(context.Context) string
+	queue       bool
+	handoffs    int
+	limit       int    // the units of a key; 0: the Locker is no semaphore
+	noUnits     string // why no Rule may have a Limit; "": Rules may have a Limit
 
 	nodeTimeout time.Duration
 	background  bool

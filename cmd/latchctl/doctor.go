@@ -69,7 +69,6 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 	f.StringVar(&d.user, "user", "", "check the rights of this user (default: the one of the URL)")
 	f.StringVar(&d.key, "key", "latchctl:doctor", "a key that the user must be allowed to lock")
 	f.DurationVar(&d.skew, "max-skew", 500*time.Millisecond, "how far the clocks of the servers may differ, as WithMaxSkew")
-	f.DurationVar(&d.longest, "max-ttl", time.Minute, "on a quorum: the longest TTL that any process uses, as WithMaxTTL")
 	return c
 }
 
@@ -93,11 +92,11 @@ type finding struct {
 
 // doctor examines the servers, and collects its findings.
 type doctor struct {
-	user, key     string
-	skew, longest time.Duration
-	several       bool          // the servers are a quorum
-	patience      time.Duration // time-out for each server; 0: only the whole command has a time-out
-	findings      []finding
+	user, key string
+	skew      time.Duration
+	several   bool          // the servers are a quorum
+	patience  time.Duration // time-out for each server; 0: only the whole command has a time-out
+	findings  []finding
 	// for each server: how far its clock is ahead of this machine's clock
 	clocks []time.Duration
 }

@@ -143,8 +143,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		d.reportAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, run latchctl enroll once; otherwise change nothing: they vote by themselves after a quarantine")
 		return
 	}
-	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)),
-		locker.WithNodeTimeout(time.Second))
+	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxSkew(d.skew), locker.WithNodeTimeout(time.Second))
 	if err != nil {
 		d.reportAll(bad, "quorum", err.Error(), "correct the list of --node")
 		return

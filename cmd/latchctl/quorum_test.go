@@ -54,6 +54,33 @@ func TestEnrollTakesOnlyNewServers(t *testing.T) {
 	}
 }
 
+// The set keeps the longest TTL that an operator has given at its enrolment. The commands that only
+// look, and replace without the flag, do not make it longer. So a node that was emptied votes again
+// after this time, however often an operator has looked.
+func TestCommandsDoNotLengthenTheWait(t *testing.T) {
+	t.Parallel()
+	nodes, cs := freshServers(t, 4)
+	three, list := nodes[:3], []string{nodes[0], nodes[1], nodes[3]}
+	exits(t, 0, three, "enroll", "--yes", "--max-ttl", "2s")
+	unchanged := func(after string) {
+		t.Helper()
+		for i, c := range cs {
+			if marker := c.Get(t.Context(), "latchkit:node").Val(); marker != "" && !strings.Contains(marker, "/2000/") {
+				t.Errorf("after %s, node %d has the marker %s", after, i, marker)
+			}
+		}
+	}
+	exits(t, 0, three, "doctor")
+	unchanged("doctor")
+	exits(t, 0, three, "ls")
+	exits(t, 0, three, "show", "order:1")
+	unchanged("ls and show")
+	exits(t, 0, list, "replace", "--yes")
+	unchanged("replace")
+	locktest.Eventually(t, "the new server votes, because doctor looks at it", func() bool { return call(t, list, "doctor").exit == 0 })
+	unchanged("the replacement")
+}
+
 // replace gives the place of a server to one new server, and refuses a new server that holds
 // leases, and two new servers.
 func TestReplaceTakesOneNewServer(t *testing.T) {

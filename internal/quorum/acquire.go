@@ -22,6 +22,9 @@ const lateAnswerWait = 5 * time.Millisecond
 // the first round decide the acquire, the goroutine that brings the last vote calls onAnswer.
 // Otherwise the acquire continues on a goroutine of the quorum.
 func (q *quorum) beginAcquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
+	if !q.asks.Load() {
+		q.asks.Store(true)
+	}
 	b := q.ballots.open(c, c.TTL+2*q.skew)
 	if !b.isCalm() {
 		q.pool.Do(func() { onAnswer(q.acquire(ctx, c, b, q.round(ctx, b, c))) })

@@ -62,6 +62,7 @@ const slotsAtOnce = 32
 func tendOnce(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, operatorTimeout)
 	q := newQuorum(cs, cfg)
+	q.asks.Store(cfg.MaxTTLGiven)
 	defer func() { _ = q.Close(ctx) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

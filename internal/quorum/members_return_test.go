@@ -51,6 +51,46 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	}
 }
 
+// A wait is as long as the longest lease that a process can have got. So the longest TTL of a
+// process counts when the process asks for its first lock, and before it gets this lock. A process
+// that only looks at the nodes does not make the waits longer, and neither does an operator who
+// gives no TTL.
+func TestQuorumOnlyWhoAsksForLocksLengthensTheWait(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, brief...)
+	cs := clientsOf(t, servers)
+	longest := func() (all []string) {
+		for _, s := range servers {
+			all = append(all, strings.Split(s.Client(t).Get(t.Context(), "latchkit:node").Val(), "/")[4])
+		}
+		return all
+	}
+	before := longest()
+	long := redlockOn(t, servers, locker.WithTTL(time.Second), locker.WithMaxTTL(20*time.Second), locker.WithMaxSkew(50*time.Millisecond))
+	eventually(t, "it sees that all vote", func() bool { return allVote(t, long) })
+	if err := locker.EnrollRedlock(t.Context(), clients(cs)); err != nil {
+		t.Error(err)
+	}
+	if _, err := locker.ReplaceNode(t.Context(), clients(cs)); err != nil {
+		t.Error(err)
+	}
+	if got := longest(); !slices.Equal(got, before) {
+		t.Errorf("after looks, the longest TTL is %q, want %q", got, before)
+	}
+	lease := acquire(t, long, locker.Rule{Key: "x", Wait: locker.NoWait})
+	got := longest()
+	if n := len(slices.DeleteFunc(got, func(ms string) bool { return ms != "20000" })); n < 2 {
+		t.Errorf("%d nodes know of the longest TTL of a process that holds a lease", n)
+	}
+	release(t, lease)
+	if err := locker.EnrollRedlock(t.Context(), clients(cs), locker.WithMaxTTL(time.Hour)); err != nil {
+		t.Error(err)
+	}
+	if got := longest(); !slices.Equal(got, []string{"3600000", "3600000", "3600000"}) {
+		t.Errorf("after an operator has given an hour, the longest TTL is %q", got)
+	}
+}
+
 // When the wait of the nodes is over, they vote again, even if no process takes a lock at that
 // time, and even if no process has lived for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {

@@ -11,6 +11,7 @@ type simClient struct {
 	i          int
 	labels     []string
 	longest    time.Duration
+	asks       bool
 	texts      []string
 	tending    bool
 	replace    bool
@@ -111,10 +112,13 @@ func (c *simClient) tend(round int) {
 				views[i] = view{err: errSilent}
 			}
 		}
-		p := decide(c.applyRules(views), wish{labels: c.labels, longest: c.longest, quarantine: c.quarantine, newGeneration: w.newGeneration, replace: c.replace})
+		p := decide(c.applyRules(views), wish{labels: c.labels, longest: c.longest, asks: c.asks, quarantine: c.quarantine, newGeneration: w.newGeneration, replace: c.replace})
 		for i, s := range p.nodes {
 			if ok.has(i) {
-				c.texts[i] = s.text
+				c.texts[i] = ""
+				if m, _ := parseMarker(s.text); m.longest >= c.longest {
+					c.texts[i] = s.text
+				}
 			}
 		}
 		p.steps = slices.DeleteFunc(p.steps, func(st step) bool { return c.forbids(&views[st.node], st) })

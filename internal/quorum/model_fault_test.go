@@ -133,10 +133,14 @@ func (w *model) joinWithWrongClock(i int) time.Duration {
 	return 12 * time.Second
 }
 
-// lengthen empties a server. From then on, one client asks for longer leases.
+// lengthen empties a server. From then on, one client asks for longer leases: a process that has
+// just started, and that has perhaps looked at the nodes before it asks.
 func (w *model) lengthen(i int) time.Duration {
 	w.flush(i)
-	w.clients[3].longest += 1500 * time.Millisecond
+	c := w.clients[3]
+	c.longest += 1500 * time.Millisecond
+	c.asks = false
+	clear(c.texts)
 	return modelLimit
 }
 

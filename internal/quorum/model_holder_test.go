@@ -21,6 +21,7 @@ func (c *simClient) uniqueTexts() []string {
 // work acquires, holds, renews and releases a lease, again and again.
 func (c *simClient) work() {
 	w := c.w
+	c.asks = true
 	repeat := func() { w.schedule(w.upTo(60*time.Millisecond), c.work) }
 	w.count++
 	token := fmt.Sprint("t", w.count)

@@ -28,6 +28,7 @@ func (v *view) intact() bool { return v.err == nil && v.marked && v.marker.id ==
 type wish struct {
 	labels        []string      // names of the nodes in this client's list
 	longest       time.Duration // longest TTL that the client may ask for
+	asks          bool          // the client has asked for votes; otherwise longest counts only if the nodes know no TTL
 	quarantine    func(longest time.Duration) time.Duration
 	newGeneration func(after string) string // makes a generation, larger than after
 	enroll        bool                      // the operator declares that new servers hold no leases

@@ -11,9 +11,11 @@ import (
 func (c *council) findSet() {
 	type support struct{ votes, all int }
 	sets := make(map[string]support)
+	if c.asks {
+		c.longest = c.wish.longest
+	}
 	for i := range c.views {
 		v := &c.views[i]
-		c.longest = max(c.longest, c.wish.longest)
 		if v.err != nil || !v.marked {
 			continue
 		}
@@ -30,6 +32,9 @@ func (c *council) findSet() {
 		if best := sets[c.set]; c.set == "" || s.votes > best.votes || s.votes == best.votes && (s.all > best.all || s.all == best.all && v.marker.set < c.set) {
 			c.set = v.marker.set
 		}
+	}
+	if c.longest == 0 {
+		c.longest = c.wish.longest // no node knows a TTL: the servers are new, or all of them were emptied
 	}
 	for i := range c.views {
 		if v := &c.views[i]; v.err == nil && v.marked && v.marker.set == c.set && c.set != "" {

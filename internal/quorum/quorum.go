@@ -35,6 +35,7 @@ type quorum struct {
 	skew     time.Duration // the allowed skew between the nodes' clocks
 	patience time.Duration // how long a step waits for a node's answer
 	longest  time.Duration // longest TTL that this process may ask for
+	asks     atomic.Bool   // longest counts for the set: this process has asked for votes, or the operator has given longest
 	slotted  bool          // one of the nodes is a Redis Cluster, so each slot has a roster of its own
 	whole    *roster       // when slotted is false: the roster of all keys
 	slots    sync.Map      // when slotted is true: the *roster of each slot
@@ -70,6 +71,7 @@ func (q *quorum) Capabilities() store.Capabilities {
 type Settings struct {
 	MaxSkew     time.Duration // the allowed skew between the nodes' clocks
 	MaxTTL      time.Duration // the longest TTL of a lease
+	MaxTTLGiven bool          // MaxTTL is no default
 	NodeTimeout time.Duration // how long a step waits for a node's answer
 	Warn        func(error)   // called with the refusal that ends an undo; may be nil
 }

@@ -36,8 +36,9 @@ type roster struct {
 
 // member is what this process knows of one node as a member of the set.
 type member struct {
-	// text is the marker under which the node votes. nil: it does not vote, or this process must
-	// look first; unlike standing.text, read without a mutex.
+	// text is the marker under which this process may ask the node for a vote. nil: the node does
+	// not vote, or this process must look first, or the marker does not cover the longest TTL of
+	// this process yet. Unlike standing.text, text is read without a mutex.
 	text atomic.Pointer[string]
 
 	asking  sync.Mutex // locked while this process looks at this node alone
@@ -207,7 +208,11 @@ func (r *roster) setStanding(i int, s standing) {
 	if m.warned {
 		r.quorum.warn("node-returned", i, "the node votes again")
 	}
-	m.text.Store(&s.text)
+	if known, _ := parseMarker(s.text); known.longest >= r.quorum.longest {
+		m.text.Store(&s.text)
+	} else { // this process has not asked for votes; when it asks, the nodes first learn of its longest TTL
+		m.text.Store(nil)
+	}
 	m.absentSince, m.warned = time.Time{}, false
 }
 

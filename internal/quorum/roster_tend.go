@@ -46,10 +46,15 @@ func (r *roster) tendLocked() {
 	ended := make(chan struct{})
 	r.tending = ended
 	r.quorum.pool.Do(func() {
-		r.tend(r.quorum.background, wish{})
-		r.mu.Lock()
-		r.tending = nil
-		r.mu.Unlock()
+		for again := true; again; {
+			asks := r.quorum.asks.Load()
+			r.tend(r.quorum.background, wish{})
+			r.mu.Lock()
+			if again = asks != r.quorum.asks.Load(); !again { // otherwise the first acquire waits for the nodes to learn of its longest TTL
+				r.tending = nil
+			}
+			r.mu.Unlock()
+		}
 		close(ended)
 	})
 }
@@ -77,7 +82,7 @@ func (r *roster) awaitTend(ctx context.Context) {
 // end at any point, and other processes continue.
 func (r *roster) tend(ctx context.Context, w wish) {
 	q := r.quorum
-	w.longest, w.quarantine, w.newGeneration = q.longest, q.quarantine, q.newGeneration
+	w.longest, w.asks, w.quarantine, w.newGeneration = q.longest, q.asks.Load(), q.quarantine, q.newGeneration
 	for _, n := range q.nodes {
 		w.labels = append(w.labels, n.label)
 	}
