@@ -113,7 +113,10 @@ func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason st
 }
 
 // RaiseFence makes the next fence of key larger than atLeast. Use RaiseFence if the server has lost
-// its counter and the database remembers a larger fence. RaiseFence never lowers the fence.
+// its counter and the database remembers a larger fence. RaiseFence never lowers the fence. A
+// server that loses its data forgets the raised fence, and its next fence begins at its clock. So
+// if atLeast is above the clock, call RaiseFence again after such a loss. On a quorum, a rolling
+// restart without persistence is such a loss.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {

@@ -212,7 +212,8 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // as no process finds the node working. [ReplaceNode] replaces one node by another server for good.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
-// have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the
+// have forgotten leases do not vote. Only a fence that was raised above the clocks can be
+// forgotten: see [Engine.RaiseFence]. Nothing is sent before the first lock is taken. Close the
 // clients only after the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts)

@@ -47,7 +47,7 @@ func (p *patient) leftovers(ctx context.Context) {
 		}
 	}
 	listed(p.report, bad, "keys", eternal, "keys of latchkit have no TTL", "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
-	listed(p.report, hint, "fences", ahead, "fence counters are ahead of the server's clock", "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
+	listed(p.report, hint, "fences", ahead, "fence counters are ahead of the server's clock", "fences continue from these counters as long as the servers keep their data; the clock was set back, or RaiseFence was used; docs/runbook.md, fence regressed")
 	if len(eternal)+len(ahead) == 0 {
 		p.report(okay, "keys", "the keys that latchkit keeps beside the leases are in order", "")
 	}

@@ -176,7 +176,8 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 const noVote = 1
 
 // RaiseFence raises the counters at a quorum of nodes. Every later quorum includes at least one of
-// these nodes.
+// these nodes. But a node that comes back without data has lost its counter, and begins at its
+// clock. So a fence above the clocks may be forgotten when such nodes vote again.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
 	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))

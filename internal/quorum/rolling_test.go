@@ -90,3 +90,36 @@ func TestTheRestartsOfThreeNodesDoWhatTheDocumentsSay(t *testing.T) {
 	eventually(t, "all nodes vote when the one that was down answers", func() bool { return allVote(t, l) })
 	goOn("again")
 }
+
+// A fence that was raised above the clocks is forgotten when all nodes have been restarted without
+// data, one after the other. The operator raises it again.
+func TestARollingRestartForgetsARaisedFence(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3, brief...)
+	l := redlockOn(t, servers, brief...)
+	next := func() uint64 {
+		t.Helper()
+		lease := acquire(t, l, locker.Rule{Key: "k", Wait: 5 * time.Second})
+		defer release(t, lease)
+		return lease.Fence()
+	}
+	above := uint64(time.Now().Add(time.Hour).UnixMicro())
+	raise := func() {
+		t.Helper()
+		if err := l.RaiseFence(t.Context(), "k", above); err != nil {
+			t.Fatal(err)
+		}
+		if f := next(); f <= above {
+			t.Errorf("the fence %d was raised above %d", f, above)
+		}
+	}
+	raise()
+	for _, s := range servers {
+		s.Restart()
+		eventually(t, "all vote", func() bool { return allVote(t, l) })
+	}
+	if f := next(); f > above {
+		t.Errorf("the fence is %d after the restarts, so the nodes remember it: correct docs/quorum.md", f)
+	}
+	raise()
+}
