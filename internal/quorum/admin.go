@@ -41,6 +41,12 @@ func (n *node) readState(ctx context.Context, key string) (keyState, error) {
 // askAll asks all nodes, and returns the answers by node. A node that does not answer in time has
 // errSilent.
 func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
+	return askUntil(q, ask, func([]answer[T]) bool { return false })
+}
+
+// askUntil does the work of askAll. It also ends when the answers so far decide the question. Then
+// a node that has not answered has errSilent.
+func askUntil[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
 	all := make([]answer[T], len(q.nodes))
 	for i := range all {
 		all[i] = answer[T]{node: i, err: errSilent}
@@ -48,18 +54,40 @@ func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
 	f := fanOut(q, q.allNodes(), nil, async(ask))
 	defer f.stop()
 	for n, a := range f.remaining {
-		all[n.index] = a
+		if all[n.index] = a; decided(all) {
+			break
+		}
 	}
 	return all
 }
 
-// askQuorum asks all nodes. It returns the values of the answers by node, with nil for a node that
-// gave none. It returns ErrQuorum if less than a quorum of the nodes answers.
-func askQuorum[T any](q *quorum, ask func(n *node) (T, error)) (values []*T, err error) {
+// agree returns a function for askUntil: a question is decided when a quorum of the answers have
+// one summary. The result ok of summary is false for an answer that decides nothing.
+func agree[T any, S comparable](q *quorum, summary func(T) (s S, ok bool)) func([]answer[T]) bool {
+	return func(all []answer[T]) bool {
+		equal := make(map[S]int)
+		for _, a := range all {
+			if a.err != nil {
+				continue
+			}
+			if s, ok := summary(a.value); ok {
+				if equal[s]++; equal[s] >= q.need {
+					return true
+				}
+			}
+		}
+		return false
+	}
+}
+
+// askQuorum asks all nodes until the function decided returns true. It returns the values of the
+// answers by node, with nil for a node that gave none. It returns ErrQuorum if less than a quorum
+// of the nodes answers.
+func askQuorum[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) (values []*T, err error) {
 	values = make([]*T, len(q.nodes))
 	answered := 0
 	var errs []error
-	for i, a := range askAll(q, ask) {
+	for i, a := range askUntil(q, ask, decided) {
 		if a.err != nil {
 			errs = append(errs, q.nodes[i].error(a.err))
 			continue
@@ -76,14 +104,23 @@ func askQuorum[T any](q *quorum, ask func(n *node) (T, error)) (values []*T, err
 // Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
 // the holder that may have a quorum of the votes.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
-	holder, _, err := q.inspect(context.WithoutCancel(ctx), key)
+	type vote struct {
+		id    string
+		fence uint64
+	}
+	holder, _, err := q.inspect(context.WithoutCancel(ctx), key, agree(q, func(s keyState) (vote, bool) {
+		if s.id == "" {
+			return vote{}, true // a quorum that shows that the key is free decides, whatever its counters
+		}
+		return vote{s.id, s.Fence}, true
+	}))
 	return holder.Info, err
 }
 
-// inspect does the work of Inspect. It returns the state of the holder, and the state at each node,
-// or nil for a node that did not answer.
-func (q *quorum) inspect(ctx context.Context, key string) (keyState, []*keyState, error) {
-	views, err := askQuorum(q, func(n *node) (keyState, error) { return n.readState(ctx, key) })
+// inspect does the work of Inspect, and asks until the function decided returns true. It returns
+// the state of the holder, and the state at each node, or nil for a node that did not answer.
+func (q *quorum) inspect(ctx context.Context, key string, decided func([]answer[keyState]) bool) (keyState, []*keyState, error) {
+	views, err := askQuorum(q, func(n *node) (keyState, error) { return n.readState(ctx, key) }, decided)
 	if err != nil {
 		return keyState{}, nil, err
 	}
@@ -134,7 +171,8 @@ func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 // shown.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
-	holder, views, err := q.inspect(ctx, key)
+	all := func([]answer[keyState]) bool { return false } // the votes of a kept key are taken back only where they were seen
+	holder, views, err := q.inspect(ctx, key, all)
 	switch {
 	case err != nil:
 		return store.Grant{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -173,5 +174,51 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 		t.Errorf("%d calls were sent to a node that hangs during %d locks, want at most %d", n, locks, most)
 	} else if n == 0 {
 		t.Error("positive control: the node got no call")
+	}
+}
+
+// A node of three is stopped, and the others show the holder of a key, its queue, or that a key is
+// free. So Inspect and Queue return when these two nodes have answered, and do not wait for the
+// silent node, which would take a second. The machine may be busy, so one quick answer of several
+// is enough.
+func TestLooksDoNotWaitForASilentNodeWhenTheOthersAgree(t *testing.T) {
+	t.Parallel()
+	servers := enrolled(t, 3)
+	held := acquire(t, redlockOn(t, servers), locker.Rule{Key: "held", TTL: time.Minute})
+	for what, look := range map[string]func(l *locker.Engine) error{
+		"Inspect of a held key": func(l *locker.Engine) error {
+			info, err := l.Inspect(t.Context(), "held")
+			if err == nil && (!info.Held || info.Fence != held.Fence()) {
+				t.Errorf("the held key is %+v", info)
+			}
+			return err
+		},
+		"Inspect of a free key": func(l *locker.Engine) error {
+			info, err := l.Inspect(t.Context(), "free")
+			if err == nil && info.Held {
+				t.Errorf("the free key is %+v", info)
+			}
+			return err
+		},
+		"Queue": func(l *locker.Engine) error { _, err := l.Queue(t.Context(), "held"); return err },
+	} {
+		var took []time.Duration
+		for len(took) < 5 && (len(took) == 0 || slices.Min(took) > 700*time.Millisecond) {
+			l := redlockOn(t, servers, locker.WithNodeTimeout(20*time.Second)) // to a new Locker, all nodes are responsive
+			if err := look(l); err != nil {
+				t.Errorf("%s, with three nodes that answer: %v", what, err)
+			}
+			servers[1].Pause()
+			start := time.Now()
+			err := look(l)
+			took = append(took, time.Since(start))
+			servers[1].Resume()
+			if err != nil {
+				t.Errorf("%s, with two nodes that answer: %v", what, err)
+			}
+		}
+		if slices.Min(took) > 700*time.Millisecond {
+			t.Errorf("%s took %v", what, took)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
@@ -63,7 +64,15 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 			places[i] = place{e, time.UnixMicro(e.Ticket).After(at)}
 		}
 		return places, err
-	})
+	}, agree(q, func(places []place) (string, bool) { // a quorum that shows the same waiters decides
+		tokens, listening := make([]string, len(places)), true
+		for i, p := range places {
+			tokens[i] = p.entry.Token
+			listening = listening && p.entry.Listening // another node may know that the waiter is not gone
+		}
+		slices.Sort(tokens)
+		return strings.Join(tokens, " "), listening
+	}))
 	if err != nil {
 		return nil, err
 	}
