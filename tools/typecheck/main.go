@@ -4,7 +4,7 @@
 //
 //	typecheck [-tests] GOOS/GOARCH FOLDER PATTERN...
 //
-// FOLDER is the root of a module or of a workspace. With -tests, the packages' tests are checked too.
+// FOLDER is the root of a module or of a workspace. With -tests, tests are checked too.
 package main
 
 import (
