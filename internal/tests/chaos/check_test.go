@@ -60,10 +60,11 @@ const oldWrite = "reached the database after fence"
 
 // lateness is how much later than its context or Wait an acquire may return. On a machine whose
 // processors are taken by others, a few calls are later than that. So some late calls are only
-// counted, unless one is later than tooLate.
+// counted, unless one is later than tooLate. A question without an answer may be sent again at the
+// end of the second for which an acquire asks, and has a second of its own.
 const (
 	lateness = 250 * time.Millisecond
-	tooLate  = time.Second
+	tooLate  = 1250 * time.Millisecond
 )
 
 // check reads the history of a round. limit is how many units of a key may be held together, 0 for

@@ -385,14 +385,16 @@ func (w *world) trouble() {
 
 // noteFailovers records a loss if the masters are not those of the look before, or if a former
 // master still serves. Sentinels and Clusters fail over by themselves when a server was slow, also
-// some time after the trouble.
+// some time after the trouble. A master that does not answer, because it is stopped, serves on when
+// it continues, until it hears of its successor.
 func (w *world) noteFailovers() {
 	if w.sentinel == nil && w.cluster == nil {
 		return
 	}
 	var serving []string
 	for _, s := range w.servers {
-		if w.saysMaster(s) {
+		role := w.role(s)
+		if role == "master" || role == "" && slices.Contains(w.serving, s.Addr()) {
 			serving = append(serving, s.Addr())
 		}
 	}

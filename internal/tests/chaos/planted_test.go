@@ -34,9 +34,9 @@ func TestTheCheckerFindsPlantedMistakes(t *testing.T) {
 		"two holders":             {func(h *history, _ *[]logged, _ *int64) { h.holds[0].alive = ms(25) }, "two hold"},
 		"a fence that fell":       {func(h *history, _ *[]logged, _ *int64) { h.holds[2].fence = 4 }, "fence 4 of c"},
 		"a fence that came twice": {func(h *history, _ *[]logged, _ *int64) { h.holds[2].fence, h.holds[2].asked = 6, ms(1) }, "same fence"},
-		"a late return":           {func(h *history, _ *[]logged, _ *int64) { h.waits[0].returned = ms(1200) }, "after its deadline"},
+		"a late return":           {func(h *history, _ *[]logged, _ *int64) { h.waits[0].returned = ms(1400) }, "after its deadline"},
 		"a late return while it stood still": {func(h *history, _ *[]logged, _ *int64) {
-			h.waits[0].returned, h.stalls["p"] = ms(1200), []span{{ms(50), ms(1150)}}
+			h.waits[0].returned, h.stalls["p"] = ms(1400), []span{{ms(50), ms(1350)}}
 		}, ""},
 		"a lost update":                 {func(_ *history, r *[]logged, v *int64) { (*r)[1].before, *v = 0, 1 }, "increments were lost"},
 		"a stale write":                 {func(_ *history, r *[]logged, _ *int64) { (*r)[1].fence = 4 }, "reached the database after fence"},

@@ -349,8 +349,15 @@ func (w *world) masters() []*redistest.Server {
 	return all
 }
 
-func (w *world) saysMaster(s *redistest.Server) bool {
-	return strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string { return c.Info(ctx, "replication").Val() }), "role:master")
+func (w *world) saysMaster(s *redistest.Server) bool { return w.role(s) == "master" }
+
+// role returns master or slave, as the server says; "": it does not answer.
+func (w *world) role(s *redistest.Server) string {
+	return w.admin(s, func(ctx context.Context, c *redis.Client) string {
+		_, after, _ := strings.Cut(c.Info(ctx, "replication").Val(), "role:")
+		role, _, _ := strings.Cut(after, "\r")
+		return role
+	})
 }
 
 // admin asks one server directly.
