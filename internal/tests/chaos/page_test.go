@@ -152,8 +152,9 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("Four processes with three callers each lock 3 to 5 keys by the public API, and increment a register")
 	line("in a database under these locks, with sqllock. In some rounds, each process has %d callers, who lock", briskCallers)
-	line("%d keys for short times. Meanwhile faults strike, one to three at a time. Each", briskKeys)
-	line("process writes down what it saw, by one monotonic clock: the grant, the fence, the last look at the")
+	line("%d keys for short times. After a hold, a holder also sends a write to a service that knows nothing", briskKeys)
+	line("but the fence, and that gets it up to two TTLs late. Meanwhile faults strike, one to three at a time.")
+	line("Each process writes down what it saw, by one monotonic clock: the grant, the fence, the last look at the")
 	line("context that said that it is alive, and the release. A checker compares all of this with the")
 	line("database. [guarantees.md](guarantees.md) says what is promised; this page shows one run.")
 	line("")
@@ -195,7 +196,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		line("| %s | %s |", row.what, thousands(row.n))
 	}
 	line("")
-	line("In short: %s grants, %s increments, %d lost.", thousands(sum.Grants), thousands(sum.Writes), sum.LostUpdates)
+	line("In short: %s grants, %s increments, %d lost; %s writes with an old fence, %d of them written.",
+		thousands(sum.Grants), thousands(sum.Writes), sum.LostUpdates, thousands(sum.Stale+sum.LateStale+oldWrites(sum)), oldWrites(sum))
 	line("")
 	line("## Each fault")
 	line("")
