@@ -52,7 +52,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 		total += t.trips
 		g, err := t.result()
 		g.Rounds = total
-		if r := q.roster(c.Key); err != nil && !tended && r.voting() < q.need {
+		if r := q.roster(c.Key); err != nil && !tended && (r.voting() < q.need || t.isOutdated()) {
 			tended = true
 			r.awaitTend(ctx)
 			if t = q.round(ctx, b, c); t != nil { // the errors of this round explain why the nodes do not vote

@@ -204,6 +204,14 @@ func (t *tally) maySplit() bool {
 	return !t.won() && n < t.quorum.need && t.count(t.voteCounts) > 0
 }
 
+// isOutdated reports whether a node gave no vote because its marker changed at that time. Another
+// round may succeed, although enough nodes vote now.
+func (t *tally) isOutdated() bool {
+	return t.count(func(i int) bool {
+		return errors.Is(t.errs[i], errMayForget) || errors.Is(t.errs[i], errBehindSet)
+	}) > 0
+}
+
 // uncertain reports whether the known votes together with the unclear votes could be a quorum.
 func (t *tally) uncertain() bool {
 	if t.won() {
