@@ -34,7 +34,10 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 					t.Fatal(err)
 				}
 				used := now.minus(before)
-				if wire, told = onTheWire(proxy, c.uncounted), used.commands(c.sends); wire == told {
+				// A transaction whose key was changed is not executed, and its client looks again. On a
+				// busy machine a release is sent twice, so the second look ends with UNWATCH.
+				wire, told = onTheWire(proxy, c.uncounted), used.commands(c.sends)
+				if told <= wire && wire <= told+int(used.calls["unwatch"]) {
 					break
 				}
 				if time.Now().After(deadline) {
