@@ -37,7 +37,7 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 				// A transaction whose key was changed is not executed, and its client looks again. On a
 				// busy machine a release is sent twice, so the second look ends with UNWATCH.
 				wire, told = onTheWire(proxy, c.uncounted), used.commands(c.sends)
-				if told <= wire && wire <= told+int(used.calls["unwatch"]) {
+				if told <= wire && wire <= told+used.calls["unwatch"] {
 					break
 				}
 				if time.Now().After(deadline) {
