@@ -69,8 +69,7 @@ test: tools clients gotestsum ## run all tests, in all modules, on real servers,
 		echo "$$module compiles"; \
 		(cd $$module && $(call in-scratch,race) go list -race -test -export ./... >/dev/null); \
 	done
-	@# Tests wait for time to pass more than they compute, so more packages than processors run at a time.
-	$(call in-scratch,race) $(test-go) --packages work -- -p 3 -race -shuffle=on -timeout 20m
+	$(call in-scratch,race) $(test-go) --packages work -- -race -shuffle=on -timeout 20m
 	@echo "the laws of all Stores on Redis 6.2, and a former master that serves on"
 	@.ci/install-servers redis-6.2 $(redis-6.2)
 	PATH="$(redis-6.2):$$PATH" $(call in-scratch,race) $(test-go) --packages "$(stores)" -- -race -count=1 -run 'ObeysTheLaws|FormerMaster' -skip SetAndAClusterObeys
