@@ -34,8 +34,9 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 					t.Fatal(err)
 				}
 				used := now.minus(before)
-				// A transaction whose key was changed is not executed, and its client looks again. On a
-				// busy machine a release is sent twice, so the second look ends with UNWATCH.
+				// A transaction whose key was changed is not executed, and its client looks
+				// again. On a busy machine a release is sent twice, so the second look ends with
+				// UNWATCH.
 				wire, told = onTheWire(proxy, c.uncounted), used.commands(c.sends)
 				if told <= wire && wire <= told+used.calls["unwatch"] {
 					break
