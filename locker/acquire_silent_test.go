@@ -5,12 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/polling"
 )
 
 // Whatever asks the server, a server that answers nothing costs a caller one second. A reader
@@ -21,7 +19,6 @@ func TestACallerWhoGetsNoAnswerIsBackAfterASecond(t *testing.T) {
 		"New":           func(c *redis.Client) (*locker.Engine, error) { return locker.New(c) },
 		"NewReadWrite":  func(c *redis.Client) (*locker.Engine, error) { return locker.NewReadWrite(c) },
 		"NewScriptless": func(c *redis.Client) (*locker.Engine, error) { return locker.NewScriptless(c) },
-		"polling.New":   func(c *redis.Client) (*locker.Engine, error) { return polling.New(redislock.New(c)) },
 	} {
 		rule := locker.Rule{Key: "a"}
 		if name == "NewReadWrite" {

@@ -400,3 +400,18 @@ func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
 		t.Error("the lease did not go")
 	}
 }
+
+// A server that answers nothing costs a caller one second.
+func TestACallerWhoGetsNoAnswerFromPollingIsBackAfterASecond(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	l := newPolling(t, server.Client(t))
+	server.Pause()
+	start := time.Now()
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+	took := time.Since(start)
+	server.Resume()
+	if !errors.Is(err, locker.ErrUnavailable) || took > 1500*time.Millisecond {
+		t.Errorf("back after %v with %v", took, err)
+	}
+}
