@@ -72,11 +72,9 @@ type Error struct {
 // resource, with fence 9".
 func (e *Error) Error() string {
 	var b strings.Builder
-	b.WriteString("sqllock: ")
-	if e.Fence != 0 {
-		fmt.Fprintf(&b, "%s with fence %d", e.Resource, e.Fence)
-	} else {
-		b.WriteString("a transaction without a lease")
+	b.WriteString("sqllock")
+	if e.Fence != 0 { // 0: there was no lease
+		fmt.Fprintf(&b, ": %s with fence %d", e.Resource, e.Fence)
 	}
 	if e.Op != "" {
 		fmt.Fprintf(&b, ", operation %s", e.Op)
