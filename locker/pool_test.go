@@ -87,7 +87,7 @@ func TestTheLockersOwnAcquiresDoNotStarveItsRenewals(t *testing.T) {
 				}
 			})
 			l := onClient(t, client)
-			const ttl, callers = 2 * time.Second, 300
+			const ttl, callers = 4 * time.Second, 300
 			kept := acquire(t, l, locker.Rule{Key: "pool:kept", TTL: ttl})
 			traffic, stop := context.WithCancel(t.Context())
 			var under atomic.Int32 // the acquires under way

@@ -104,13 +104,14 @@
     const brief = rows ? text.replace(/\b\d{12,}\b/g, fence => short(lane(e.lane), fence)) : text;
     if (brief !== text) li.title = text;
     li.append(el("time", time(e.at)), `${title}: ${e.who || "somebody"} ${brief}`);
-    pick(li);
     lines.push(li);
   };
   const flushLog = () => {
     if (!lines.length) return;
     const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 30;
-    log.append(...lines.slice(-100));
+    lines = lines.slice(-100);
+    lines.forEach(pick); // now: since a line came, the visitor may have picked another lane
+    log.append(...lines);
     lines = [];
     if (log.children.length > 600) for (let i = 0; i < 300; i++) log.firstChild.remove();
     if (follows) log.scrollTop = log.scrollHeight;

@@ -100,7 +100,9 @@ type tab struct {
 const watchShifts = `window.shifts = [];
 new PerformanceObserver(list => {
 	for (const e of list.getEntries()) {
-		if (!e.hadRecentInput && !e.sources.every(s => s.node?.closest?.("svg"))) shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName)).join(" "));
+		if (e.hadRecentInput || e.sources.every(s => s.node?.closest?.("svg"))) continue;
+		const at = r => " " + [r.width, r.height, r.x, r.y];
+		shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName) + at(s.previousRect) + " to" + at(s.currentRect)).join("; "));
 	}
 }).observe({type: "layout-shift", buffered: true});`
 

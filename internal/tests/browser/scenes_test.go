@@ -239,8 +239,15 @@ func (th *theatre) paused(b *tab, s screen) {
 	b.zero("writes lost")
 	th.agree(b, "writes accepted", results+"'written'", byMode)
 
-	b.do(`document.querySelector("#lane").value = "latchkit"; document.querySelector("#lane").dispatchEvent(new Event("change"))`)
-	b.await("the log has one lane", `(lines => lines.length > 0 && lines.every(l => l.textContent.includes("latchkit: ")))([...document.querySelectorAll("#log li:not([hidden])")])`)
+	// Lines come in all the time: some before a lane is picked, and are shown after it.
+	for range 10 {
+		b.do(`document.querySelector("#lane").value = ""; document.querySelector("#lane").dispatchEvent(new Event("change"))`)
+		b.await("the log has all lanes", `document.querySelectorAll("#log li[hidden]").length === 0`)
+		before := eval[int](b, `document.querySelectorAll("#log li").length`)
+		b.do(`document.querySelector("#lane").value = "latchkit"; document.querySelector("#lane").dispatchEvent(new Event("change"))`)
+		b.await("the log has more lines", fmt.Sprintf(`document.querySelectorAll("#log li").length !== %d`, before))
+		b.await("the log has one lane", `(lines => lines.length > 0 && lines.every(l => l.textContent.includes("latchkit: ")))([...document.querySelectorAll("#log li:not([hidden])")])`)
+	}
 	b.check()
 	b.do(`document.querySelector("#lane").value = ""; document.querySelector("#lane").dispatchEvent(new Event("change"))`)
 	b.await("the log has all lanes", `document.querySelectorAll("#log li[hidden]").length === 0`)
