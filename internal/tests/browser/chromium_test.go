@@ -96,11 +96,13 @@ type tab struct {
 }
 
 // watchShifts notes by how much elements have moved by themselves. The bars of a lane move with the
-// time, and do not count.
+// time, and do not count. Nor does what a slow browser paints before it has read the whole page.
 const watchShifts = `window.shifts = [];
+let wholeSince = Infinity;
+document.addEventListener("DOMContentLoaded", () => requestAnimationFrame(() => requestAnimationFrame(() => { wholeSince = performance.now(); })));
 new PerformanceObserver(list => {
 	for (const e of list.getEntries()) {
-		if (e.hadRecentInput || e.sources.every(s => s.node?.closest?.("svg"))) continue;
+		if (e.startTime < wholeSince || e.hadRecentInput || e.sources.every(s => s.node?.closest?.("svg"))) continue;
 		const at = r => " " + [r.width, r.height, r.x, r.y];
 		shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName) + at(s.previousRect) + " to" + at(s.currentRect)).join("; "));
 	}
