@@ -98,7 +98,7 @@ type tab struct {
 // watchShifts notes by how much elements have moved by themselves. The bars of a lane move with the
 // time, and do not count. Nor does what a slow browser paints before it has read the whole page.
 const watchShifts = `window.shifts = [];
-let wholeSince = Infinity;
+window.wholeSince = Infinity;
 document.addEventListener("DOMContentLoaded", () => requestAnimationFrame(() => requestAnimationFrame(() => { wholeSince = performance.now(); })));
 new PerformanceObserver(list => {
 	for (const e of list.getEntries()) {
@@ -237,6 +237,9 @@ func (b *tab) check() {
 	}
 	if pale := eval[[]string](b, contrasts); len(pale) > 0 {
 		b.t.Errorf("these colours of the lanes are too much alike: %q", pale)
+	}
+	if !eval[bool](b, "isFinite(wholeSince)") {
+		b.t.Error("nothing has watched whether elements move")
 	}
 	if shifts := eval[[]string](b, "shifts"); len(shifts) > 0 {
 		b.t.Errorf("elements have moved by themselves: %q", shifts)
