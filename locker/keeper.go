@@ -94,16 +94,16 @@ func (h *hold) freeForNext() {
 // keeper's mutex.
 func (h *hold) isSoundLocked() bool { return h.renewal.index > 0 && h.isFresh() }
 
-// isFresh reports whether the hold is good for another Lease: its last renewal has not failed,
-// Extend has not lengthened it, and at least half of its TTL is left. The caller holds the keeper's
-// mutex.
+// isFresh reports whether the hold is good for another Lease: its last renewal has not failed, no
+// suspension makes it doubtful, Extend has not lengthened it, and at least half of its TTL is left.
+// The caller holds the keeper's mutex.
 func (h *hold) isFresh() bool {
 	whole := h.ttl
 	if h.renewal.handoffTTL > 0 {
 		whole = h.renewal.handoffTTL
 	}
 	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
-	return h.renewal.failure == nil && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
+	return h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
 }
 
 // attach makes lease a user of h, which was handed over or is shared. It returns false if h was

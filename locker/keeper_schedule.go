@@ -25,6 +25,7 @@ type renewal struct {
 	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
 	unanswered int8            // the number of renewals under way
 	final      bool            // the hold is not renewed any more
+	doubtful   bool            // since a suspension, no renewal was answered
 	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
 }
 

@@ -85,15 +85,18 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		}
 		k.noteDelay(h)
 		h.renewal.failure = nil
-		h.renewal.deadline.store(max(h.renewal.deadline.load(), instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL))))
-		k.planRenewal(h, instantOf(start), claim.TTL)
-		// A look may have shortened h after a suspension, before this answer came. The answer may
-		// be from before the suspension.
 		now := time.Now()
-		k.lookForSuspension(now)
-		if gain := k.clocks.gained(start, now); gain > 0 {
-			h.handleSuspension(instantOf(now), gain)
+		k.lookForSuspension(now) // before the new deadline is stored, from which the gain is not missing
+		k.planRenewal(h, instantOf(start), claim.TTL)
+		end := instantOf(start).plus(claim.TTL - k.engine.cfg.drift(claim.TTL))
+		gain := k.clocks.gained(start, now) // the answer may be from before a suspension
+		if gain > 0 {
+			end = h.endAfterSuspension(end, instantOf(now), gain)
 		}
+		if h.renewal.doubtful = gain > 0 && !h.renewal.final; h.renewal.doubtful {
+			h.renewal.renewAt = instantOf(now)
+		}
+		h.renewal.deadline.store(max(h.renewal.deadline.load(), end))
 		k.reschedule(h)
 		return true
 	case store.Revoked, store.NotOurs:

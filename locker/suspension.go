@@ -17,7 +17,7 @@ const (
 	// looks. A clock that is adjusted slowly gains less than a millisecond.
 	suspendedFor = 500 * time.Millisecond
 	// answerAfterSuspension is the longest wait for the answer to a renewal after a suspension that
-	// may have been longer than the lease.
+	// may have been as long as the rest of the lease.
 	answerAfterSuspension = time.Second
 )
 
@@ -68,20 +68,24 @@ func (k *keeper) lookForSuspension(now time.Time) {
 		h.handleSuspension(instantOf(now), gain)
 		k.due.reschedule(h)
 	}
+	k.wakeRun()
 }
 
-// handleSuspension is called when the wall clock has gained the time gain since h was granted. This
-// may also mean that the clock was set forward, so a lease with renewals is not given up at once.
-// Instead it is renewed immediately, and ends soon if no answer comes. A lease without renewals
-// ends earlier by the gained time. The caller holds the keeper's mutex, and reschedules h.
+// handleSuspension is called when the wall clock has gained the time gain since h was granted. The
+// caller holds the keeper's mutex, and reschedules h.
 func (h *hold) handleSuspension(now instant, gain time.Duration) {
-	switch left := h.renewal.deadline.load().sub(now); {
-	case h.renewal.final:
-		h.renewal.deadline.store(h.renewal.deadline.load().plus(-gain))
-	case left <= gain:
-		h.renewal.deadline.store(min(h.renewal.deadline.load(), now.plus(answerAfterSuspension)))
-		h.renewal.renewAt = now
-	default:
-		h.renewal.renewAt = now
+	h.renewal.deadline.store(h.endAfterSuspension(h.renewal.deadline.load(), now, gain))
+	if !h.renewal.final {
+		h.renewal.renewAt, h.renewal.doubtful = now, true
 	}
+}
+
+// endAfterSuspension returns the deadline that replaces end when the wall clock has gained the time
+// gain, which is missing in the monotonic clock. This may also mean that the clock was set forward,
+// so a lease with renewals has time for the answer to one.
+func (h *hold) endAfterSuspension(end, now instant, gain time.Duration) instant {
+	if h.renewal.final {
+		return end.plus(-gain)
+	}
+	return max(end.plus(-gain), min(end, now.plus(answerAfterSuspension)))
 }

@@ -149,3 +149,69 @@ func TestASuspensionDuringAnAcquireShortensTheLease(t *testing.T) {
 		})
 	}
 }
+
+// A suspension that was shorter than the rest of a lease takes its time from the lease. Several take
+// their times together. Only an answer gives the lease its whole TTL again.
+func TestShortSuspensionsShortenALease(t *testing.T) {
+	for name, naps := range map[string][]time.Duration{"one": {20 * time.Second}, "several": {7 * time.Second, 7 * time.Second, 6 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				lease := acquire(t, e, locker.Rule{Key: "a", TTL: 30 * time.Second})
+				<-time.After(2500 * time.Millisecond)
+				store.Fail(locker.OpRenew, errors.New("i/o timeout"))
+				began := time.Now()
+				for _, nap := range naps {
+					locker.Suspend(e, nap)
+					<-time.After(1100 * time.Millisecond)
+				}
+				if left := time.Until(lease.Expires()); left > 8*time.Second {
+					t.Errorf("it ends in %v by the monotonic clock", left)
+				}
+				<-lease.Context().Done()
+				if lasted := time.Since(began); lasted > 8500*time.Millisecond || lasted < 6*time.Second {
+					t.Errorf("it has ended after %v, want 7.5 s", lasted)
+				}
+			})
+		})
+	}
+}
+
+// Whatever call notices a suspension, the leases are renewed at once.
+func TestARenewalFollowsASuspensionThatAReleaseHasNoticed(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		other := acquire(t, e, locker.Rule{Key: "b", TTL: time.Minute})
+		<-time.After(2500 * time.Millisecond)
+		before := store.Calls(locker.OpRenew)
+		locker.Suspend(e, time.Hour)
+		release(t, other)
+		<-time.After(100 * time.Millisecond) // the keeper itself looks again in half a second
+		if n := store.Calls(locker.OpRenew) - before; n != 1 {
+			t.Errorf("%d renewals, want 1", n)
+		}
+	})
+}
+
+// The answer to an extension comes after a suspension that the keeper has not noticed yet. Its time
+// is missing once.
+func TestASuspensionIsTakenOnceFromAnExtendedLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store, locker.WithoutRenewal())
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
+		<-time.After(100 * time.Millisecond)
+		store.DelayReplies(locker.OpRenew, 200*time.Millisecond)
+		sent := time.Now()
+		extended := make(chan error, 1)
+		go func() { extended <- lease.Extend(t.Context(), time.Minute) }()
+		<-time.After(100 * time.Millisecond)
+		locker.Suspend(e, 25*time.Second)
+		if err := <-extended; err != nil {
+			t.Fatal(err)
+		}
+		if lasts := lease.Expires().Sub(sent); lasts < 34*time.Second || lasts > 35*time.Second {
+			t.Errorf("it ends %v after the call, want 35 s", lasts)
+		}
+	})
+}
