@@ -91,6 +91,14 @@ func TestQuorumOnlyWhoAsksForLocksLengthensTheWait(t *testing.T) {
 	}
 }
 
+// Markers have whole milliseconds, and a longest TTL with a fraction is no obstacle.
+func TestALongestTTLNeedsNoWholeMilliseconds(t *testing.T) {
+	t.Parallel()
+	odd := 10 * time.Second / 3
+	e := redlockOn(t, enrolled(t, 3, brief...), locker.WithTTL(odd), locker.WithMaxTTL(odd), locker.WithMaxSkew(50*time.Millisecond))
+	release(t, acquire(t, e, locker.Rule{Key: "x", Wait: 5 * time.Second}))
+}
+
 // When the wait of the nodes is over, they vote again, even if no process takes a lock at that
 // time, and even if no process has lived for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {

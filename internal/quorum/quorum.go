@@ -84,8 +84,9 @@ func New(cs []redisstore.Client, cfg Settings) store.Store {
 
 // newQuorum returns the quorum of the servers of the clients cs.
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
+	longest := time.Duration(redisstore.Millis(cfg.MaxTTL)) * time.Millisecond // markers have no fractions
 	q := &quorum{
-		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: cfg.MaxTTL, clocks: newClocks(len(cs)),
+		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: longest, clocks: newClocks(len(cs)),
 		chores: calls.Chores{Warn: cfg.Warn},
 	}
 	q.background, q.cancelLooks = context.WithCancel(context.Background())
