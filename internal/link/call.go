@@ -144,12 +144,13 @@ func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underW
 
 // markRelisted turns a call under way, which was provably not executed, back into a listed call. It
 // returns false when the caller has left. A caller that sleeps does not sleep any longer, because
-// another link may send the call.
+// another link may send the call: it is woken after the change, so that it sees the change.
 func (c *Call) markRelisted() bool {
+	relisted := c.fate.CompareAndSwap(underWay, listed)
 	if c.bed.Load() != nil {
-		defer wake(c.bed.Swap(nil))
+		wake(c.bed.Swap(nil))
 	}
-	return c.fate.CompareAndSwap(underWay, listed)
+	return relisted
 }
 
 // end ends a call that is under way, with the reply text or the error err. If the caller has

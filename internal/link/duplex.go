@@ -255,6 +255,16 @@ func (d *duplex) encode(w *wire) {
 	if !l.prompt && l.owner.cluster != nil {
 		// The slots of a node that does not answer may have moved.
 		d.unlocked(func() { batch = l.owner.reroute(batch, l) })
+		if w.ended { // meanwhile; what is in its slots from now on, nobody would end
+			for _, c := range batch {
+				if c.markRelisted() {
+					l.plain.queues[c.Class] = append(l.plain.queues[c.Class], c)
+					l.plain.n++
+				}
+			}
+			clear(w.batch)
+			return
+		}
 	}
 	calls, _ := l.gather(batch)
 	now := time.Now()
