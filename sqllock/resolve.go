@@ -147,16 +147,20 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 // operation yet is refused. recall uses READ COMMITTED, because it must read the ledger as it is
 // after the wait.
 func (b *base) recall(ctx context.Context, resource, id string) (committed bool, err error) {
-	err = b.inSeparateTx(ctx, func(tx Transaction) error {
-		if _, err := tx.Exec(ctx, b.stmts["give_up"], id, resource); err != nil {
-			return err
-		}
-		found := 0
-		err := tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
-		committed = found > 0
-		return err
+	found := 0
+	// On the caller's own connection, database/sql waits for a COMMIT that hangs, whatever ctx says.
+	err = bounded(ctx, func() error {
+		return b.inSeparateTx(ctx, func(tx Transaction) error {
+			if _, err := tx.Exec(ctx, b.stmts["give_up"], id, resource); err != nil {
+				return err
+			}
+			return tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
+		})
 	})
-	return committed && err == nil, err
+	if err != nil { // the transaction may go on, and write found
+		return false, err
+	}
+	return found > 0, nil
 }
 
 // inSeparateTx runs work in a separate transaction that claims nothing.
@@ -172,11 +176,13 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 		}
 		return err
 	}
-	if err := work(tx); err != nil {
-		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
-		return err
+	if err = work(tx); err == nil {
+		err = tx.Commit(ctx)
 	}
-	return tx.Commit(ctx)
+	if err != nil { // also after a COMMIT that failed, because only then a library gives its connection back
+		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
+	}
+	return err
 }
 
 // op returns the operation's name for Resolve. The name contains the resource, so that operators

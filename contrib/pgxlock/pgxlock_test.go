@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/latchkit/latchkit/contrib/pgxlock"
+	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/internal/sqltest/adaptertest"
 	"github.com/latchkit/latchkit/locker"
@@ -440,5 +442,70 @@ func TestNoStatementRunsAfterItsTransaction(t *testing.T) {
 	}
 	if got := balance(t, pool, 1); got != 100 {
 		t.Errorf("the account has %d", got)
+	}
+}
+
+// narrow returns a pool of one connection to the database of pool, and what is between them.
+func narrow(t *testing.T, pool *pgxpool.Pool) (*pgxpool.Pool, *chaos.Wire) {
+	t.Helper()
+	wire := chaos.NewWire(t, sqltest.Shared(t, sqltest.Postgres).Addr())
+	config := pool.Config()
+	config.MaxConns = 1
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, wire.Addr())
+	}
+	one, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(one.Close)
+	return one, wire
+}
+
+// No method needs a second connection beside its first one: in a pool that others use up, it would
+// wait for itself.
+func TestOneConnectionIsEnough(t *testing.T) {
+	pool, _ := narrow(t, bank(t, nil))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	h := handle(t, lockertest.NewLocker(t, lockertest.NewMemory()), pool, sqllock.WithTablePrefix("one_"))
+	if err := h.Migrate(ctx); err != nil {
+		t.Errorf("Migrate: %v", err)
+	}
+	if err := h.Do(ctx, account, deposit(1)); err != nil {
+		t.Errorf("Do: %v", err)
+	}
+	if _, err := h.Resolve(ctx, noOp); err != nil {
+		t.Errorf("Resolve: %v", err)
+	}
+	if _, err := h.Purge(ctx, sqllock.Ages{}); err != nil {
+		t.Errorf("Purge: %v", err)
+	}
+}
+
+// noOp is the name of an operation that never was.
+const noOp = "00000000000000AAAAAAAAAAAA:k"
+
+// A connection whose COMMIT got no answer goes back to its pool, also from a transaction of this
+// package's own.
+func TestAFailedCommitGivesItsConnectionBack(t *testing.T) {
+	for name, strike := range map[string]chaos.Strike{"cut": chaos.CutAnswer, "swallowed": chaos.Swallow} {
+		pool, wire := narrow(t, bank(t, nil))
+		h := handle(t, lockertest.NewLocker(t, lockertest.NewMemory()), pool)
+		wire.Strike(strike, true)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		if _, err := h.Resolve(ctx, noOp); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		cancel()
+		wire.Revive()
+		ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
+		if _, err := h.Resolve(ctx, noOp); err != nil {
+			t.Errorf("%s: afterwards: %v", name, err)
+		}
+		cancel()
+		if n := pool.Stat().AcquiredConns(); n != 0 {
+			t.Errorf("%s: %d connections are not back", name, n)
+		}
 	}
 }

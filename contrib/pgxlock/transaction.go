@@ -49,6 +49,7 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 				return nil, nil, err
 			}
 			t.conn, t.release = conn.Conn(), conn.Release
+			t.db = t.conn
 		case *pgxpool.Conn:
 			t.conn = db.Conn()
 		case *pgx.Conn:

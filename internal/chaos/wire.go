@@ -93,7 +93,10 @@ func (w *Wire) Struck() int {
 func (w *Wire) meet(data []byte) Strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := bytes.ReplaceAll(bytes.ToUpper(data), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT must not count as a COMMIT
+	text := bytes.ToUpper(data)
+	for _, other := range []string{"AUTOCOMMIT", "READ COMMITTED"} { // neither is a COMMIT
+		text = bytes.ReplaceAll(text, []byte(other), nil)
+	}
 	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
