@@ -20,7 +20,8 @@ type answers struct{ h *DB }
 // are committed in one transaction. So an answer is stored if and only if the work was done, even
 // if a process dies at the worst moment or the lock server loses its data. The work gets its
 // transaction from [TxFromContext]. This transaction claims every lease of its context, as
-// [Handle.Within] does, and is not retried. If the context has no lease, nothing is claimed.
+// [Handle.Within] does, and is not retried. A permit of a semaphore and a lease without a fence are
+// not claimed: the stored answer itself refuses a run that another one has overtaken.
 // [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
 	if db == nil {
@@ -46,16 +47,35 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 		failed = work(context.WithValue(ctx, answersKey{}, inTransact{a, tx}))
 		return failed
 	}
+	keys, all := claimable(ctx)
 	var err error
-	if len(locker.LeasesFromContext(ctx)) > 0 {
+	switch {
+	case all && len(keys) > 0:
 		err = a.h.Within(ctx, fn)
-	} else {
+	case len(keys) > 0:
+		err = a.h.WithinAll(ctx, keys, fn)
+	default:
 		err = a.h.withoutLease(ctx, fn)
 	}
 	if failed != nil && err != nil {
 		return failed
 	}
 	return err
+}
+
+// claimable returns the keys of those leases of ctx whose fences a database can compare, and whether
+// these are all leases. The others need no claim: a run that was overtaken finds another Record.
+func claimable(ctx context.Context) (keys []string, all bool) {
+	all = true
+	for _, l := range locker.LeasesFromContext(ctx) {
+		switch {
+		case l.Units() > 0 || l.Fence() == 0:
+			all = false
+		case !errors.Is(context.Cause(l.Context()), locker.ErrReleased):
+			keys = append(keys, l.Key())
+		}
+	}
+	return keys, all
 }
 
 // Load implements idempotency.Store.
@@ -78,7 +98,11 @@ func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 		if err := checkAnswerKey(key); err != nil {
 			return now, err
 		}
-		// If the work has ended its transaction, the answer would be committed by itself.
+		// If the work has ended its transaction, the answer would be committed by itself. On MySQL and
+		// SQLite, the proof would also end the savepoints of Nested.
+		if in.tx.isNested() && a.h.dialect != Postgres {
+			return now, fmt.Errorf("%w: sqllock: Swap inside of Nested; store the answer outside of it", locker.ErrUnsupported)
+		}
 		if err := in.tx.Verify(ctx); err != nil {
 			return now, err
 		}

@@ -10,8 +10,12 @@ import (
 func (a *attempt) enterPostgres(ctx context.Context) error {
 	var n int
 	if a.reads || len(a.leases) == 0 {
-		var mark string // the answer of set_config
-		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id}, &n, &mark)
+		var mark, idle string // the answers of set_config
+		limit := int64(0)
+		if a.idle.userLimit {
+			limit = a.idle.millis()
+		}
+		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, limit}, &n, &mark, &idle)
 		if err == nil && n > 0 {
 			return a.claimError(ctx)
 		}

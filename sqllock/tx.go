@@ -216,6 +216,13 @@ func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	return nil
 }
 
+// isNested reports whether a function of Nested runs.
+func (t *Tx) isNested() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.depth > 0
+}
+
 // undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If this fails,
 // the state of the transaction is unknown, and the transaction cannot be committed any more.
 func (t *Tx) undo(ctx context.Context, savepoint string) error {

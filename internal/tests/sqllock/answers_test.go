@@ -2,11 +2,13 @@ package sqllock_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/sqllock"
@@ -118,4 +120,93 @@ func TestACommitWithoutAnAnswerKeepsNobodyBeyondItsTime(t *testing.T) {
 			w.Cut()
 		}
 	}, postgres, maria)
+}
+
+// On the caller's own connection, database/sql waits for a COMMIT that hangs. Do and its lock do
+// not.
+func TestACommitOnTheCallersConnectionKeepsNobodyBeyondItsTime(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		far, w := overWire(t, db)
+		conn, err := far.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _ := memory(t)
+		h := handle(t, l, conn, sqllock.WithAnswerWithin(500*time.Millisecond))
+		back := make(chan error, 1)
+		go func() {
+			back <- h.Do(t.Context(), account, func(_ context.Context, tx *sqllock.Tx) error {
+				_ = tx.SQL() // from now on, database/sql sends the COMMIT
+				w.Strike(chaos.Swallow, true)
+				return nil
+			})
+		}()
+		select {
+		case err := <-back:
+			if !errors.Is(err, sqllock.ErrCommitUnknown) {
+				t.Errorf("err = %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("Do is not back after 10 s")
+		}
+		w.Cut()
+	}, postgres, maria)
+}
+
+// A savepoint of Nested survives Swap, or Swap says that it cannot keep it.
+func TestSwapInsideOfNested(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		err := answers.Transact(t.Context(), func(ctx context.Context) error {
+			tx, _ := sqllock.TxFromContext(ctx)
+			err := tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+				_, err := answers.Swap(ctx, "k", idempotency.Record{}, idempotency.Record{Run: "r"}, time.Minute)
+				return err
+			})
+			if db.dialect == postgres && err != nil || db.dialect != postgres && !errors.Is(err, locker.ErrUnsupported) {
+				t.Errorf("Swap: %v", err)
+			}
+			return deposit(10)(ctx, tx)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		db.checkBalance(t, 110)
+	})
+}
+
+// A request runs once on every Locker: a lease whose fence no database can compare is not claimed,
+// and beside it the others are.
+func TestAnAnswerNeedsNoFence(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 3, locker.WithPrefix(rand.Text()+":"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		l, _ := memory(t)
+		keeper, runs := idempotency.Keeper{Locker: permits, Store: answers}, 0
+		pay := func(ctx context.Context) (idempotency.Answer, error) {
+			return keeper.Do(ctx, idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
+				tx, _ := sqllock.TxFromContext(ctx)
+				if err := deposit(10)(ctx, tx); err != nil {
+					t.Error(err)
+				}
+				if runs++; len(tx.Leases()) != 1 || tx.Leases()[0].Key() != account.Key {
+					t.Errorf("claimed: %v", tx.Leases())
+				}
+				return idempotency.Outcome{Keep: true}
+			})
+		}
+		for range 2 {
+			if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { _, err := pay(ctx); return err }); err != nil {
+				t.Error(err)
+			}
+		}
+		if answer, err := pay(t.Context()); err != nil || !answer.Replayed || runs != 1 {
+			t.Errorf("%v, %v after %d runs", answer, err, runs)
+		}
+		db.checkBalance(t, 110)
+	})
 }

@@ -186,6 +186,38 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	}, postgres, maria)
 }
 
+// WithIdleLimit also holds where nothing is claimed.
+func TestTheIdleLimitHoldsForEveryTransaction(t *testing.T) {
+	db := newDatabase(t, postgres)
+	const show = "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint"
+	for limit, want := range map[time.Duration]int64{0: 0, 3 * time.Second: 3000} {
+		var opts []sqllock.Option
+		if limit > 0 {
+			opts = append(opts, sqllock.WithIdleLimit(limit))
+		}
+		look := func(what string, q querier) error {
+			var inside int64
+			err := q.QueryRowContext(t.Context(), show).Scan(&inside)
+			if inside != want {
+				t.Errorf("%s with a limit of %v: %d ms, want %d", what, limit, inside, want)
+			}
+			return err
+		}
+		answers, h := newAnswers(t, db, opts...)
+		err := errors.Join(
+			answers.Transact(t.Context(), func(ctx context.Context) error {
+				tx, _ := sqllock.TxFromContext(ctx)
+				return look("without a lease", tx)
+			}),
+			h.Do(t.Context(), locker.Rule{Key: "read", Mode: locker.Shared}, func(_ context.Context, tx *sqllock.Tx) error {
+				return look("read-only", tx)
+			}))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // PostgreSQL shows its own idle limit in a unit of its choice, such as 20min or 1h. sqllock
 // must understand every unit.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
