@@ -91,7 +91,8 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 
 // Handler returns a middleware that locks each request by the Rule of its route. Requests of
 // routes without a Rule run without a lock. Register the middleware on a group of routes, before
-// the routes. For all routes of an engine, call Mount instead.
+// the routes. For all routes of an engine, call Mount instead. A middleware must not change the
+// request's method: Gin has found the handler by then, and the Rule is found by the method.
 func (g *Guard) Handler() gin.HandlerFunc {
 	g.mu.Lock()
 	g.used = true
@@ -110,8 +111,8 @@ func (g *Guard) Handler() gin.HandlerFunc {
 
 // method returns the method of the route that Gin has found. A middleware before the guard may have
 // changed the request's method after Gin found the route. In that case, the route is looked up
-// among the known routes, and ok is false when several routes match. Without Mount and Validate, no
-// routes are known.
+// among the known routes, and ok is false when several routes match, and one of them has a Rule.
+// Without Mount and Validate, no routes are known.
 func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	known := g.methods.Load()
 	if known == nil {
@@ -124,7 +125,8 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	case len(methods) == 1:
 		return methods[0], true
 	}
-	return "", false
+	guarded := slices.ContainsFunc(methods, func(m string) bool { return g.locks[m][c.FullPath()] != nil })
+	return "", !guarded
 }
 
 // learn finds the methods of the routes at the first request, if Validate was not called.

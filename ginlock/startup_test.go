@@ -83,7 +83,14 @@ func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 		if tc.other {
 			e.PUT("/orders/:id/pay", ok)
 		}
+		e.POST("/free", ok)
+		e.PUT("/free", ok)
 		for _, when := range []string{"before Validate", "after Validate"} {
+			free := httptest.NewRecorder()
+			e.ServeHTTP(free, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/free", http.NoBody))
+			if free.Code != 200 {
+				t.Errorf("%s, %s: a path without a Rule: %d %s", tc.name, when, free.Code, free.Body)
+			}
 			w := httptest.NewRecorder()
 			e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42/pay", http.NoBody))
 			if w.Code != tc.code || strings.Contains(w.Body.String(), "PATCH") {

@@ -3,6 +3,7 @@ package echolock_test
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -130,9 +131,11 @@ func override(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// A client names another method, and MethodOverride obeys it after Echo has found the route. The
-// handler of a route with a Rule never runs without its lock: the request takes the lock of the
-// path's only method, or is refused. Requests that Echo answers 405 or 404 are still answered so.
+// A client names another method, and MethodOverride obeys it after Echo has found the route. If the
+// path has no such method, the request takes the lock of the path's only method, or is refused if
+// there are several. If the path has it, its Rule counts, and not that of the handler that runs:
+// Echo does not say which one it has found. Requests that need no lock, or that Echo answers 405 or
+// 404, are still answered so.
 func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 	for _, validated := range []bool{true, false} {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -153,6 +156,9 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 		e.POST("/two/:id", key)
 		e.PUT("/two/:id", key)
 		e.POST("/free/:id", key)
+		e.Match([]string{"GET", "POST"}, "/open", key)
+		e.Match([]string{"GET", "HEAD"}, "/site/*", key)
+		e.RouteNotFound("/site/*", func(c echo.Context) error { return c.String(http.StatusNotFound, "own page") })
 		e.Group("/group", func(next echo.HandlerFunc) echo.HandlerFunc { return next }).POST("", key)
 		if validated {
 			if err := guard.Validate(e.Routes()); err != nil {
@@ -170,6 +176,9 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 			{"POST", "/two/1", "", 200, "two:1"},
 			{"POST", "/two/1", "GET", 500, "lock-misconfigured"},
 			{"PUT", "/two/1", "", 200, "no lock"},
+			{"POST", "/two/1", "PUT", 200, "no lock"},
+			{"POST", "/open", "DELETE", 200, "no lock"},
+			{"POST", "/site/x", "", 404, "own page"},
 			{"POST", "/group", "GET", 200, "group"},
 			{"POST", "/free/1", "GET", 200, "no lock"},
 			{"GET", "/one/1", "", 405, "Not Allowed"},
@@ -180,6 +189,27 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 			if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
 				t.Errorf("validated %v: %s %s as %q: %d %s, want %d with %s", validated, tc.method, tc.path, tc.override, w.Code, w.Body, tc.code, tc.body)
 			}
+		}
+	}
+}
+
+// One middleware of a Guard serves several Echos, each with its own routes.
+func TestAMiddlewareKnowsTheRoutesOfEachEcho(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	guard, err := echolock.FromRules(l, httplock.Rules{"PUT /orders/:id": {Key: "order:{param.id}"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := guard.Middleware()
+	for _, method := range []string{"GET", "PUT"} {
+		e := echo.New()
+		e.Use(m)
+		e.Add(method, "/orders/:id", func(c echo.Context) error {
+			lease, _ := echolock.FromContext(c)
+			return c.String(http.StatusOK, fmt.Sprint(lease != nil))
+		})
+		if w := request(t, e, method, "/orders/1", ""); w.Body.String() != fmt.Sprint(method == "PUT") {
+			t.Errorf("%s: locked %s", method, w.Body)
 		}
 	}
 }

@@ -52,21 +52,20 @@ func unclear(r *http.Request) (string, error) {
 // lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Registered
 // by Echo.Pre, which runs before the router, it answers every request 404.
 //
-// Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method.
+// Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method: an
+// override after the router runs the handler of one method under the Rule of another.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
-	var methods map[string][]string
-	var learn sync.Once // at the first request, because then all routes are registered
+	var known sync.Map // *echo.Echo → the methods of its paths
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if c.Path() == "" {
 				return unrouted(c)
 			}
-			learn.Do(func() { methods = methodsOf(c.Echo()) })
-			method, ok := routed(c, methods[c.Path()])
-			if !ok {
-				return serve(c, g.refused, next)
+			methods, ok := known.Load(c.Echo())
+			if !ok { // the first request of this Echo: now all of its routes are registered
+				methods, _ = known.LoadOrStore(c.Echo(), methodsOf(c.Echo()))
 			}
-			if locked, ok := g.locks[method+" "+c.Path()]; ok {
+			if locked := g.lockOf(c, methods.(map[string][]string)[c.Path()]); locked != nil {
 				return serve(c, locked, next)
 			}
 			return next(c)
@@ -91,19 +90,19 @@ func methodsOf(e *echo.Echo) map[string][]string {
 	return methods
 }
 
-// routed returns the method of the route that Echo has found, and methods has all methods of the
-// route's path. A middleware before the guard may have changed the request's method after Echo
-// found the route. If the new method has no route, the only method of the path counts, and ok is
-// false if there are several.
-func routed(c echo.Context, methods []string) (method string, ok bool) {
-	method = c.Request().Method
-	switch {
-	case len(methods) == 0 || slices.Contains(methods, method):
-		return method, true
-	case len(methods) == 1:
-		return methods[0], true
+// lockOf returns what locks or refuses the request, or nil if the request needs no lock; methods has
+// all methods of the path that Echo has found. A middleware before the guard may have changed the
+// request's method after Echo found the route. If the new method has no route, the only method of
+// the path counts. If there are several, and one of them has a Rule, the request is refused.
+func (g *Guard) lockOf(c echo.Context, methods []string) http.Handler {
+	method := c.Request().Method
+	if len(methods) > 0 && !slices.Contains(methods, method) {
+		if len(methods) > 1 && slices.ContainsFunc(methods, func(m string) bool { return g.locks[m+" "+c.Path()] != nil }) {
+			return g.refused
+		}
+		method = methods[0]
 	}
-	return "", false
+	return g.locks[method+" "+c.Path()]
 }
 
 // Validate returns an error that names the Rules without a route. Call it with Echo.Routes() when
