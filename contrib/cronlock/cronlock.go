@@ -137,14 +137,15 @@ func (e *entry) run(tick time.Time) error {
 // rules returns the rules for the locks of a tick. Each rule has one holder, on every Locker.
 func (e *entry) rules(tick time.Time) []locker.Rule {
 	r := exclusive.Rule(e.locker, locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait})
+	early := max(time.Until(tick), 0) // a run by hand may come before its tick
 	switch {
 	case e.interval > 0:
 		r.KeepFor = e.interval * 9 / 10
 		return []locker.Rule{r} // this rule also prevents overlapping runs
 	case e.cfg.makesUp:
-		r.Key, r.Wait, r.OnceFor = e.keyOf(tick), e.cfg.window, e.memory()
+		r.Key, r.Wait, r.OnceFor = e.keyOf(tick), e.cfg.window, e.memory()+early
 	default:
-		r.Key, r.KeepFor = e.keyOf(tick), e.memory()
+		r.Key, r.KeepFor = e.keyOf(tick), e.memory()+early
 	}
 	if !e.cfg.noOverlap {
 		return []locker.Rule{r}

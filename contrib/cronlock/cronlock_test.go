@@ -380,3 +380,20 @@ func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 		t.Errorf("%d ticks did not run", lost)
 	}
 }
+
+// A tick that a run by hand has run before its time is remembered as long as any other, counted from
+// the tick: the clock of another process may be behind.
+func TestATickThatWasRunByHandIsRememberedFromItsTime(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		p := start(t, l, "* * * * *", func(context.Context) error { return nil }, cronlock.WithWindow(6*time.Second))
+		tick := time.Now().Truncate(time.Minute).Add(2 * time.Minute)
+		time.Sleep(time.Until(tick.Add(-4 * time.Second)))
+		p.Entries()[0].WrappedJob.Run()
+		time.Sleep(time.Until(tick.Add(5500 * time.Millisecond)))
+		key := "job@" + tick.UTC().Format(time.RFC3339)
+		if _, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("5.5 s after the tick: %v, want ErrBusy", err)
+		}
+	})
+}
