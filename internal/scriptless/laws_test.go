@@ -123,8 +123,7 @@ func harness(t *testing.T, c, admin redis.UniversalClient) storetest.Harness {
 	}
 }
 
-// A server that has a command for it needs one round trip for a release, and a full one too. Other
-// servers need WATCH. A failover to a server without the command changes nothing but the price.
+// A server that has a command for it needs one round trip for a release. Other servers need WATCH.
 func TestAReleaseIsOneCommandWhereTheServerHasOne(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
