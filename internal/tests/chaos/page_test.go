@@ -29,10 +29,12 @@ func TestThePageOfFaults(t *testing.T) {
 				Faults:  map[string]*faultStat{"FLUSHALL": {Injected: 3, Operations: 40, Overlaps: 1, Recovery: []time.Duration{5 * time.Millisecond}}},
 				Verdict: &verdict{Grants: 1234, Writes: 99, Stale: 4, Losses: 5, Told: 4, Overlaps: []overlap{o}},
 				Worst:   []bar{{Process: "w1", Label: "lost", From: 0, To: 9 * time.Millisecond, Fence: 12, Wrote: stale}}},
+			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 8, For: 8 * time.Second}, Verdict: &verdict{}},
+			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 100, For: 8 * time.Second}, Verdict: &verdict{}},
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "-round 8s", "a machine", "| redsync |", "| 50 | 2 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8, 100 to 100", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -75,6 +77,17 @@ func machine() string {
 		}
 	}
 	return fmt.Sprintf("%d cores (%s), %s", runtime.NumCPU(), model, runtime.Version())
+}
+
+// seriesOf returns the rows of successive numbers in seeds, which are sorted.
+func seriesOf(seeds []uint64) (series [][]uint64) {
+	for i, seed := range seeds {
+		if i == 0 || seed > seeds[i-1]+1 {
+			series = append(series, nil)
+		}
+		series[len(series)-1] = append(series[len(series)-1], seed)
+	}
+	return series
 }
 
 func thousands(n int) string {
@@ -161,12 +174,16 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("* **The run**: %d rounds with faults for %v in all, on %s, with %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "), databaseNames(databases))
 	line("  with the locks of commit %s. A longer run shows more.", strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
 	line("* **The machine**: %s. Other programs may have run on it.", machine)
-	if len(seeds) > 0 {
-		line("* **The seeds**: %d to %d, one for each round.", seeds[0], seeds[len(seeds)-1])
+	series := seriesOf(seeds)
+	texts, most := make([]string, 0, len(series)), 0
+	for _, one := range series {
+		texts, most = append(texts, fmt.Sprintf("%d to %d", one[0], one[len(one)-1])), max(most, len(one))
 	}
-	line("* **Repeat it**: the same rounds, with the same faults at about the same times, are")
-	line("  `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`.", first(seeds), each, (time.Duration(len(seeds)) * (each + 3*time.Second)).Round(time.Second))
-	line("  `make soak` runs for an hour with a new seed, and writes this page anew.")
+	line("* **The seeds**: %s, one for each round.", strings.Join(texts, ", "))
+	line("* **Repeat it**: for each row of seeds, the same rounds, with the same faults at about the same times,")
+	line("  are `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`.", first(seeds), each, (time.Duration(most) * (each + 3*time.Second)).Round(time.Second))
+	line("  `make soak` runs rounds for an hour, with new seeds and several rounds at the same time, and writes")
+	line("  this page anew.")
 	line("")
 	line("## What happened")
 	line("")
