@@ -303,8 +303,8 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 // acquire takes one round trip. A renewal or a release takes three round trips; Redis 8.4 and
 // Valkey 9 and newer have a command that releases in one. Mode Shared is refused with
 // ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor, Rule.OnceFor and Inspect work. A
-// server older than Redis 7.2 refuses transactions while its memory is full, so leases on that server
-// are lost (ErrLost).
+// server older than Redis 7.2 refuses transactions while its memory is full, so leases on that
+// server are lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
 // the keys and on latchkit:*, and may allow DELEX or DELIFEQ. An acquire uses neither WATCH nor

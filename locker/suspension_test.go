@@ -150,8 +150,8 @@ func TestASuspensionDuringAnAcquireShortensTheLease(t *testing.T) {
 	}
 }
 
-// A suspension that was shorter than the rest of a lease takes its time from the lease. Several take
-// their times together. Only an answer gives the lease its whole TTL again.
+// A suspension that was shorter than the rest of a lease takes its time from the lease. Several
+// take their times together. Only an answer gives the lease its whole TTL again.
 func TestShortSuspensionsShortenALease(t *testing.T) {
 	for name, naps := range map[string][]time.Duration{"one": {20 * time.Second}, "several": {7 * time.Second, 7 * time.Second, 6 * time.Second}} {
 		t.Run(name, func(t *testing.T) {

@@ -63,8 +63,9 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	return err
 }
 
-// claimable returns the keys of those leases of ctx whose fences a database can compare, and whether
-// these are all leases. The others need no claim: a run that was overtaken finds another Record.
+// claimable returns the keys of those leases of ctx whose fences a database can compare, and
+// whether these are all leases. The others need no claim: a run that was overtaken finds another
+// Record.
 func claimable(ctx context.Context) (keys []string, all bool) {
 	all = true
 	for _, l := range locker.LeasesFromContext(ctx) {
@@ -98,8 +99,8 @@ func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 		if err := checkAnswerKey(key); err != nil {
 			return now, err
 		}
-		// If the work has ended its transaction, the answer would be committed by itself. On MySQL and
-		// SQLite, the proof would also end the savepoints of Nested.
+		// If the work has ended its transaction, the answer would be committed by itself. On MySQL
+		// and SQLite, the proof would also end the savepoints of Nested.
 		if in.tx.isNested() && a.h.dialect != Postgres {
 			return now, fmt.Errorf("%w: sqllock: Swap inside of Nested; store the answer outside of it", locker.ErrUnsupported)
 		}

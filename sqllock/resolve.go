@@ -148,7 +148,8 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 // after the wait.
 func (b *base) recall(ctx context.Context, resource, id string) (committed bool, err error) {
 	found := 0
-	// On the caller's own connection, database/sql waits for a COMMIT that hangs, whatever ctx says.
+	// On the caller's own connection, database/sql waits for a COMMIT that hangs, whatever ctx
+	// says.
 	err = bounded(ctx, func() error {
 		return b.inSeparateTx(ctx, func(tx Transaction) error {
 			if _, err := tx.Exec(ctx, b.stmts["give_up"], id, resource); err != nil {
@@ -179,7 +180,7 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 	if err = work(tx); err == nil {
 		err = tx.Commit(ctx)
 	}
-	if err != nil { // also after a COMMIT that failed, because only then a library gives its connection back
+	if err != nil { // also after a COMMIT that failed, because a library keeps its connection until then
 		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
 	}
 	return err

@@ -381,8 +381,8 @@ func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 	}
 }
 
-// A tick that a run by hand has run before its time is remembered as long as any other, counted from
-// the tick: the clock of another process may be behind.
+// A tick that a run by hand has run before its time is remembered as long as any other, counted
+// from the tick: the clock of another process may be behind.
 func TestATickThatWasRunByHandIsRememberedFromItsTime(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

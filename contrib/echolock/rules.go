@@ -90,10 +90,10 @@ func methodsOf(e *echo.Echo) map[string][]string {
 	return methods
 }
 
-// lockOf returns what locks or refuses the request, or nil if the request needs no lock; methods has
-// all methods of the path that Echo has found. A middleware before the guard may have changed the
-// request's method after Echo found the route. If the new method has no route, the only method of
-// the path counts. If there are several, and one of them has a Rule, the request is refused.
+// lockOf returns what locks or refuses the request, or nil if the request needs no lock; methods
+// has all methods of the path that Echo has found. A middleware before the guard may have changed
+// the request's method after Echo found the route. If the new method has no route, the only method
+// of the path counts. If there are several, and one of them has a Rule, the request is refused.
 func (g *Guard) lockOf(c echo.Context, methods []string) http.Handler {
 	method := c.Request().Method
 	if len(methods) > 0 && !slices.Contains(methods, method) {
