@@ -198,7 +198,12 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if within != nil && !a.caller.alreadyReads {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
-		} // the lease was lost meanwhile
+		}
+		// The lease was lost meanwhile, or nobody knows whether its downgrade was made: then this
+		// acquire must not wait for it.
+		if within.state.endError() == nil {
+			a.caller.alreadyReads, a.caller.rule.Wait = true, NoWait
+		}
 	}
 	t, ok := a.caller.engine.cohorts.sharedTerms(a.caller.rule, a.caller.adaptive)
 	switch {

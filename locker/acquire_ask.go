@@ -183,7 +183,7 @@ func (a *acquisition) noteBusy(g store.Grant) {
 // newLease returns an error, and cleanUp gives the lock back.
 func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) (*Lease, error) {
 	e := a.caller.engine
-	ttl := a.caller.rule.leaseTTL()
+	ttl := a.ticket.claim.TTL // of the caller that has begun the ticket, not of its successor
 	life := ttl
 	if handoffTTL > 0 {
 		life = handoffTTL

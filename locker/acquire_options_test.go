@@ -124,6 +124,7 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
 		"no TTL":           {[]locker.Option{locker.WithTTL(0)}, "WithTTL"},
 		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
+		"adaptive of 2 ms": {[]locker.Option{locker.WithAdaptiveTTL(2*time.Millisecond, time.Second)}, "ends before its holder learns of it"},
 		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},
 		"negative waiters": {[]locker.Option{locker.WithMaxWaiters(-1)}, "WithMaxWaiters"},
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},

@@ -104,6 +104,38 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
+// The next leader inherits a place in the queue that asks for another TTL than its own, and
+// believes no more than the server.
+func TestAnInheritedPlaceKeepsItsTTL(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		holder := lockertest.NewLocker(t, store, locker.WithoutRenewal())
+		ls, ps := processes(t, store, 1, locker.WithAdaptiveTTL(time.Second, 30*time.Second))
+		l := ls[0]
+		ps[0].Disturb(lockertest.EventFaults{Lose: 1}) // so the lease is granted in a reply, and not by a message
+		acquire(t, holder, locker.Rule{Key: "a", TTL: 5 * time.Second})
+		first := startWaiting(t, l, locker.Rule{Key: "a"})
+		synctest.Wait()
+		other := acquire(t, l, locker.Rule{Key: "b"})
+		store.DelayReplies(locker.OpRenew, 400*time.Millisecond) // the TTL of the Locker grows
+		<-time.After(2 * time.Second)
+		store.DelayReplies(locker.OpRenew, 0)
+		next := startWaiting(t, l, locker.Rule{Key: "a"})
+		synctest.Wait()
+		first.cancel()
+		<-first.ended
+		lease := next.awaitGrant(10 * time.Second) // the holder's lease has expired
+		info, err := l.Inspect(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(lease.Expires()); left > info.Left {
+			t.Errorf("the lease ends in %v, and on the server in %v", left, info.Left)
+		}
+		release(t, lease)
+		release(t, other)
+	})
+}
+
 // The next leader's acquire goes out with a release. The leader gives up before the late answer to
 // this release comes.
 func TestAFollowerThatGivesUpIsUndone(t *testing.T) {

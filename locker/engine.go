@@ -167,6 +167,9 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
+	if typednil.Is(ctx) {
+		return errNil(OpClose, "", "context", "the one that limits how long Close waits")
+	}
 	first := false
 	e.closure.once.Do(func() { first = true })
 	if !first {

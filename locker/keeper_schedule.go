@@ -92,8 +92,9 @@ func (s *schedule) add(h *hold) {
 	others, known := s.farHolds[h.renewal.slot]
 	if !known {
 		// Most slots are new at the end: a renewal moves its hold to later than most others.
-		i, _ := slices.BinarySearch(s.farSlots, h.renewal.slot)
-		s.farSlots = slices.Insert(s.farSlots, i, h.renewal.slot)
+		if i, left := slices.BinarySearch(s.farSlots, h.renewal.slot); !left {
+			s.farSlots = slices.Insert(s.farSlots, i, h.renewal.slot)
+		}
 	}
 	s.farHolds[h.renewal.slot] = append(others, h)
 	h.renewal.index = int32(len(others) + 1)
@@ -110,7 +111,9 @@ func (s *schedule) remove(h *hold) {
 	others[h.renewal.index-1] = others[last]
 	others[h.renewal.index-1].renewal.index = h.renewal.index
 	others[last] = nil
-	s.farHolds[h.renewal.slot] = others[:last]
+	if s.farHolds[h.renewal.slot] = others[:last]; last == 0 { // its number stays in farSlots until its time
+		delete(s.farHolds, h.renewal.slot)
+	}
 	h.renewal.index = 0
 }
 

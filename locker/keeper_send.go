@@ -58,9 +58,9 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 
 // nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
 // hold that is never renewed, nextTTL returns the time that the hold has left, because then the
-// call only confirms the hold.
+// call only confirms the hold. If EndAfter ends the hold, renewalAt knows that time exactly.
 func (h *hold) nextTTL(now time.Time) time.Duration {
-	if h.renewal.final {
+	if h.renewal.final && h.renewal.atMostEnd == 0 {
 		return max(min(h.renewal.renewTTL, h.renewal.deadline.load().sub(instantOf(now))), time.Millisecond)
 	}
 	return h.renewal.renewTTL

@@ -26,6 +26,9 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if ttl < time.Millisecond || ttl > longestTime {
 		return fmt.Errorf("%w: Extend by %v; give 1ms to 10 years", ErrInvalidRule, ttl)
 	}
+	if e.cfg.usable(ttl) <= 0 {
+		return fmt.Errorf("%w: Extend by %v: such a short lease ends before its holder learns of it; give more", ErrInvalidRule, ttl)
+	}
 	if e.cfg.maxTTL != 0 && ttl > e.cfg.maxTTL {
 		return fmt.Errorf("%w: Extend by %v, and this Locker's WithMaxTTL allows %v; shorten the time or raise WithMaxTTL", ErrInvalidRule, ttl, e.cfg.maxTTL)
 	}

@@ -96,7 +96,7 @@ func TestExtend(t *testing.T) {
 		wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrExpired)
 
 		lease = acquire(t, l, locker.Rule{Key: "b", TTL: 5 * time.Second})
-		for _, bad := range []time.Duration{0, -time.Second, time.Microsecond, 2 * time.Hour} {
+		for _, bad := range []time.Duration{0, -time.Second, time.Microsecond, 2 * time.Millisecond, 2 * time.Hour} {
 			wantErr(t, lease.Extend(t.Context(), bad), "b", locker.ErrInvalidRule)
 		}
 		release(t, lease)

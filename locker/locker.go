@@ -172,6 +172,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 	}
 	runs := &lease.engine.runs
 	if !runs.Enter() { // Close has begun since the grant
+		lease.keepNothing()
 		_ = lease.Release(ctx)
 		return errClosed(rule.Key)
 	}

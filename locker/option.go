@@ -86,6 +86,8 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithAdaptiveBackoff(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptive.least, c.adaptive.most)
 	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
 		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptiveTTL.least, c.adaptiveTTL.most)
+	case c.adaptiveTTL != bounds{} && c.usable(c.adaptiveTTL.least) <= 0:
+		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v): such a short lease ends before its holder learns of it; raise the shorter time", c.adaptiveTTL.least, c.adaptiveTTL.most)
 	case c.maxTTL != 0 && c.maxTTL < c.adaptiveTTL.most:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise WithMaxTTL, or lower the longest TTL", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:

@@ -152,6 +152,9 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 		start := time.Now()
 		lost(t, lease, locker.ErrExpired)
 		checkElapsed(t, start, 9*time.Second, time.Second)
+		if n := store.Calls(locker.OpRenew); n != 1 {
+			t.Errorf("%d renewals, want the confirmation only", n)
+		}
 		// The process has confirmed its hand-off before, so it counts as alive, and its other
 		// waiter keeps its place.
 		release(t, third.awaitGrant(2*time.Second))

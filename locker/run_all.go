@@ -64,6 +64,9 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	}()
 	for _, l := range leases {
 		if !l.engine.runs.Enter() { // Close has begun since the grant
+			for _, l := range leases {
+				l.keepNothing()
+			}
 			_ = releaseAll(ctx, leases, false, false)
 			return errClosed(l.rule.Key)
 		}
