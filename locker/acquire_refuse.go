@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/outermost"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -20,7 +21,8 @@ var errWaitOver = errors.New("the wait is over")
 
 // mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
 // RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
-// that it holds. So an acquire of an earlier key makes one attempt, and does not wait.
+// that it holds. So an acquire of an earlier key makes one attempt, and does not wait. The lease of
+// an idempotent request does not count, because nobody waits for it while holding another one.
 func (c *caller) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
@@ -36,7 +38,7 @@ func (c *caller) mindOrder(ctx context.Context) error {
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w, by a lease in the context that RunAll got; leave the key out, or take both through a Locker of NewReentrant", ErrSelfDeadlock)
-		case l.hold.claim.Key > key:
+		case l.hold.claim.Key > key && !outermost.Is(ctx, l.rule.Key):
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		}
 	}
@@ -141,7 +143,11 @@ func (a *acquisition) giveUp(reason error) error {
 	case seen && reason == errWaitOver && a.caller.laterKey == a.caller.rule.Key:
 		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds units of this key, and two such callers could wait for each other; take all units at once, with a larger Weight", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver && a.caller.laterKey != "":
-		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, printable(a.caller.laterKey)), a.retryAfter())
+		err := a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds a key that sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy), a.retryAfter())
+		if e, ok := err.(*Error); ok { //nolint:errorlint // fail has just made it
+			e.held = a.caller.laterKey
+		}
+		return err
 	case seen && reason == errWaitOver && a.caller.alreadyReads:
 		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set KeepFor, EndAfter and OnceFor on the outer lease", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver:

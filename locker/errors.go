@@ -92,6 +92,8 @@ type Error struct {
 	// metadata and the Locker can read it.
 	HolderMetadata string
 	Err            error
+
+	held string // another key that the caller holds; only Error shows it, because Err may be logged without keys
 }
 
 // Error returns, for example, "latchkit: acquire order:42: another holder has the lock (retry after
@@ -102,6 +104,9 @@ func (e *Error) Error() string {
 		text += " " + printable(e.Key)
 	}
 	text += ": " + e.Err.Error()
+	if e.held != "" {
+		text += " (it already holds " + printable(e.held) + ")"
+	}
 	if e.RetryAfter > 0 {
 		text += " (retry after " + e.RetryAfter.Round(time.Millisecond).String() + ")"
 	}

@@ -17,7 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"internal/sleep internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/sleep internal/typednil internal/outermost internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -51,6 +51,8 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/idempotency", "./locker ./internal/typednil", "a response is stored under a lease; nil is refused where it is given"},
 	{"locker/idempotency asynqlock", "./internal/exclusive", "a request, a schedule and a tick have one holder on every Locker"},
 	{"internal/exclusive", "./locker", "it makes a Rule for a Locker"},
+	{"internal/breaker", "./internal/exclusive", "a call whose record cannot be read does not fail open"},
+	{"locker locker/idempotency", "./internal/outermost", "the lease of a request closes no circle of waits"},
 	{"locker/idempotency", "github.com/redis/go-redis/v9", "one of its Stores keeps responses in Redis"},
 
 	{"locker/idempotency/storetest locker/lockertest locker/store/storetest", "testing/...", "only tests import them"},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -74,7 +75,7 @@ func (b *Breaker) Open() bool {
 
 // Permits reports whether a request that could not get its lock runs without it. err is the reason.
 func (b *Breaker) Permits(ctx context.Context, err error) bool {
-	return b != nil && errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil
+	return b != nil && errors.Is(err, locker.ErrUnavailable) && !errors.Is(err, exclusive.ErrForeign) && ctx.Err() == nil
 }
 
 // Try calls ask, which asks for the lock of key in the context that it gets, and calls granted when

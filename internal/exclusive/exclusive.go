@@ -2,7 +2,16 @@
 // gives: idempotent requests, the ticks of a schedule.
 package exclusive
 
-import "github.com/latchkit/latchkit/locker"
+import (
+	"errors"
+
+	"github.com/latchkit/latchkit/locker"
+)
+
+// ErrForeign means that nobody knows whether the work was done. So the work must not run without a
+// lock, although the servers may work well.
+var ErrForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
+	"delete it, or wait until it has expired")
 
 // Rule returns rule with one holder on l. Without it, a Locker of locker.NewSemaphore(n) would let
 // n holders do work that must run once.

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"io"
 	"maps"
 	"slices"
@@ -33,7 +32,7 @@ func encode(r Response) []byte {
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)
-	if len(text) < minDeflate {
+	if len(text) < minDeflate || len(text) > maxInflated {
 		return text
 	}
 	var small bytes.Buffer
@@ -131,9 +130,6 @@ func (d *decoder) header() map[string][]string {
 	}
 	return header
 }
-
-var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
-	"delete it, or wait until it has expired")
 
 // fingerprint returns a hash of content. Each piece is hashed after its length, so different pieces
 // never make the same bytes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/exclusive"
+	"github.com/latchkit/latchkit/internal/outermost"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -110,6 +111,9 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	if final, err := r.judge(); final {
 		return r.answer, err
 	}
+	if len(locker.LeasesFromContext(ctx)) == 0 {
+		ctx = outermost.With(ctx, req.Rule.Key)
+	}
 	err = locker.Run(ctx, k.Locker, exclusive.Rule(k.Locker, req.Rule), r.underLock)
 	if errors.Is(err, errFailed) && !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		err = nil
@@ -149,7 +153,7 @@ func (r *run) judge() (final bool, err error) {
 	case r.seen.Run == "":
 		return false, nil
 	case !ok:
-		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, errForeign)
+		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, exclusive.ErrForeign)
 	case fingerprint != r.fingerprint:
 		return true, ErrReused
 	case r.seen.Open:
@@ -158,8 +162,8 @@ func (r *run) judge() (final bool, err error) {
 		return true, locker.ErrDone
 	}
 	response, ok := decode(r.seen.Answer)
-	if !ok {
-		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, errForeign)
+	if !ok { // another version of this program has done the work
+		return true, fmt.Errorf("%w: %w", locker.ErrDone, exclusive.ErrForeign)
 	}
 	r.answer = Answer{Response: response, Replayed: true}
 	return true, nil
