@@ -303,3 +303,39 @@ func TestWatchRefusesANilInspector(t *testing.T) {
 		}
 	}
 }
+
+// After a pause, no look at the leader's context says that it is alive. Here the clock of the
+// bubble jumps to the end of the lease, and the function runs before or after the goroutine that
+// ends it.
+func TestALookAtTheLeadersContextEndsATermWhoseTimeIsOver(t *testing.T) {
+	for name, look := range map[string]func(ctx context.Context) bool{
+		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
+		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
+		"Done": func(ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				l := lockertest.NewLocker(t, store, locker.WithoutRenewal())
+				for range 50 {
+					ctx, stop := context.WithCancel(t.Context())
+					_ = lead.Run(ctx, l, locker.Rule{Key: "a", TTL: time.Second}, func(ctx context.Context) error {
+						defer stop()
+						lease, _ := locker.FromContext(ctx)
+						time.Sleep(time.Until(lease.Expires()))
+						if !look(ctx) {
+							t.Error("the context says that the process leads")
+						}
+						return nil
+					})
+				}
+			})
+		})
+	}
+}

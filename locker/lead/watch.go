@@ -18,7 +18,7 @@ type Inspector interface {
 // Watch yields the leader at once, and then at each change, until ctx ends. Info.Held reports
 // whether a process leads. Info.Metadata identifies the leader, and Info.Fence and Info.Since
 // describe its term. Watch asks the server every second. If a third of the time that the leader's
-// lease has left is more than a second, Watch waits for that third instead.
+// lease has left is more than a second, Watch waits for that third instead, but at most 10 s.
 //
 // The yielded leader may be out of date, so do not base critical decisions on it. Only the fence
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
