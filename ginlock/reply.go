@@ -12,9 +12,9 @@ import (
 // strings as keys.
 const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock, even if no
-// reply could be written any more. Without a Problem, ok is false. Outcome is for loggers, after
-// c.Next.
+// Outcome returns the Problem of a request whose handler was not run, ran without its lock or lost
+// it, or whose response was not stored, even if no reply could be written any more. Without a
+// Problem, ok is false. Outcome is for loggers, after c.Next.
 func Outcome(c *gin.Context) (*httplock.Problem, bool) {
 	p, ok := c.Get(outcomeKey)
 	if !ok {

@@ -66,8 +66,9 @@ func Ctx(r *http.Request) fiber.Ctx { return visitOf(r).c }
 
 type outcomeKey struct{}
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock. For other
-// requests it returns false. Use it in middlewares that log after the handler.
+// Outcome returns the Problem of a request whose handler was not run, ran without its lock or lost
+// it, or whose response was not stored. For other requests it returns false. Use it in middlewares
+// that log after the handler.
 func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	p, ok := c.Locals(outcomeKey{}).(*httplock.Problem)
 	return p, ok

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"mime/multipart"
 	"net"
 	"net/http"
 	"strings"
@@ -114,6 +115,36 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 		if code, body, _ := s.send(t, "/orders/1", "{}", "Idempotency-Key", "k"); code != 201 || body != "paid" || runs != 2 {
 			t.Errorf("%s, again: %d %q, %d runs", name, code, body, runs)
 		}
+	}
+}
+
+// fasthttp keeps the parts of a multipart form, and not its bytes.
+func TestARepeatedFormIsTheSameRequest(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	runs := 0
+	s := serve(t, fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c fiber.Ctx) error {
+		runs++
+		return c.SendString(c.FormValue("f3") + c.FormValue("f7"))
+	})
+	form := func(last string) string {
+		var body strings.Builder
+		w := multipart.NewWriter(&body)
+		_ = w.SetBoundary("b")
+		for i := range 9 {
+			_ = w.WriteField(fmt.Sprint("f", i), fmt.Sprint(i))
+		}
+		file, _ := w.CreateFormFile("file", "a.txt")
+		_, _ = io.WriteString(file, last)
+		_ = w.Close()
+		return body.String()
+	}
+	for range 8 {
+		if code, body, _ := s.send(t, "/orders/1", form("x"), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary=b"); code != 200 || body != "37" {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	if code, _, _ := s.send(t, "/orders/1", form("y"), "Idempotency-Key", "k", "Content-Type", "multipart/form-data; boundary=b"); code != 422 || runs != 1 {
+		t.Errorf("another form with the same key: %d, %d runs", code, runs)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"maps"
+	"mime/multipart"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/binder"
 	"github.com/gofiber/utils/v2"
+	"github.com/valyala/fasthttp"
 
 	"github.com/latchkit/latchkit/internal/framework"
 )
@@ -40,10 +43,59 @@ func (v *visit) request() *http.Request {
 	case from.IsBodyStream():
 		v.body = &lazyBody{from: from.BodyStream()}
 		r.Body = v.body
-	case len(from.Body()) > 0:
-		r.Body = io.NopCloser(bytes.NewReader(from.Body()))
+	default:
+		if body := v.wholeBody(from); len(body) > 0 {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
 	}
 	return r.WithContext(v)
+}
+
+// wholeBody returns a copy of the body. fasthttp reads a multipart form before the handler, forgets
+// its bytes, and then writes the parts in any order. A repeated request must be equal to the first
+// one, so the parts are in the order of their names here.
+func (v *visit) wholeBody(from *fasthttp.Request) []byte {
+	boundary := string(from.Header.MultipartFormBoundary())
+	if boundary == "" || v.c.App().Config().DisablePreParseMultipartForm {
+		return bytes.Clone(from.Body())
+	}
+	form, err := from.MultipartForm()
+	if err != nil {
+		return bytes.Clone(from.Body())
+	}
+	var body bytes.Buffer
+	w := multipart.NewWriter(&body)
+	if w.SetBoundary(boundary) != nil { // Go does not write it
+		_ = w.SetBoundary("latchkit") // not a random one: a repeated request must be equal
+	}
+	for _, name := range slices.Sorted(maps.Keys(form.Value)) {
+		for _, value := range form.Value[name] {
+			err = errors.Join(err, w.WriteField(name, value))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(form.File)) {
+		for _, file := range form.File[name] {
+			err = errors.Join(err, copyPart(w, file))
+		}
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return bytes.Clone(from.Body())
+	}
+	return body.Bytes()
+}
+
+// copyPart writes an uploaded file.
+func copyPart(w *multipart.Writer, file *multipart.FileHeader) error {
+	in, err := file.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	out, err := w.CreatePart(file.Header)
+	if err == nil {
+		_, err = io.Copy(out, in)
+	}
+	return err
 }
 
 // handBack restores a body that httplock has read.
