@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -158,13 +159,31 @@ func (l lock) json() lockJSON {
 
 // printJSON prints a JSON object for each value, one on a line.
 func printJSON[T, J any](w io.Writer, values []T, object func(T) J) error {
-	out := json.NewEncoder(w)
 	for _, v := range values {
-		if err := out.Encode(object(v)); err != nil {
+		if err := writeJSON(w, object(v)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeJSON prints v as one line of JSON. JSON may contain control characters above ASCII, some of
+// which a terminal obeys, so writeJSON escapes them.
+func writeJSON(w io.Writer, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var line strings.Builder
+	for _, r := range string(text) {
+		if unicode.IsControl(r) {
+			fmt.Fprintf(&line, `\u%04x`, r)
+		} else {
+			line.WriteRune(r)
+		}
+	}
+	_, err = fmt.Fprintln(w, line.String())
+	return err
 }
 
 func listTable(w io.Writer, locks []lock) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -23,23 +24,28 @@ func TestLsAndShow(t *testing.T) {
 			lease := s.lockedAndWaitedFor(t, key)
 			fence := fmt.Sprint(lease.Fence())
 			table := exits(t, 0, s.nodes, "ls", "order:*")
-			checkContains(t, table.out, "KEY", "PROCESSES", key, "exclusive", fence, `holder \x1b[31m7`)
+			checkContains(t, table.out, "KEY", "PROCESSES", key, "exclusive", fence, `holder \x1b[31m7\u009b`)
 			if none := exits(t, 0, s.nodes, "ls", "basket:*"); none.out != "nothing is locked, and nobody waits\n" {
 				t.Errorf("no key matches, and ls says %q", none.out)
 			}
 			shown := exits(t, 0, s.nodes, "show", key)
-			checkContains(t, shown.out, fence, "one caller holds it", "waiting processes  1", `holder \x1b[31m7`)
+			checkContains(t, shown.out, fence, "one caller holds it", "waiting processes  1", `holder \x1b[31m7\u009b`)
 
 			lines := exits(t, 0, s.nodes, "ls", key, "--json").out
 			var l lockJSON
 			if err := json.Unmarshal([]byte(lines), &l); err != nil {
 				t.Fatalf("%v in %s", err, lines)
 			}
-			if l.Key != key || l.State != "exclusive" || l.Fence != lease.Fence() || l.Waiters != 1 || l.Metadata != "holder \x1b[31m7" ||
+			if l.Key != key || l.State != "exclusive" || l.Fence != lease.Fence() || l.Waiters != 1 || l.Metadata != "holder \x1b[31m7\u009b" ||
 				l.Left == nil || *l.Left <= 0 || *l.Left > 30 || time.Since(l.Since).Abs() > time.Minute || l.Age <= 0 || l.Age > 60 {
 				t.Errorf("ls --json: %s", lines)
 			}
 			one := exits(t, 0, s.nodes, "show", key, "--json").out
+			for _, text := range []string{lines, one} {
+				if i := strings.IndexFunc(strings.TrimSuffix(text, "\n"), unicode.IsControl); i >= 0 {
+					t.Errorf("a terminal would obey the byte %d of %q", i, text)
+				}
+			}
 			var full struct{ Queue []waiterJSON }
 			if err := json.Unmarshal([]byte(one), &full); err != nil {
 				t.Fatalf("%v in %s", err, one)

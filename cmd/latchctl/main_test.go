@@ -163,7 +163,7 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 // lease.
 func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
 	t.Helper()
-	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7"})
+	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7\u009b"})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	l := s.locker(t)

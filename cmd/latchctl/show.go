@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -117,7 +116,7 @@ func showJSON(out io.Writer, l lock, waiters []waiter) error {
 	for i, w := range waiters {
 		all[i] = waiterJSON{w.state(), w.mode(), w.Since, w.age.Seconds(), w.Process, w.Metadata}
 	}
-	return json.NewEncoder(out).Encode(struct {
+	return writeJSON(out, struct {
 		lockJSON
 		Queue []waiterJSON `json:"queue"`
 	}{l.json(), all})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -94,7 +93,7 @@ func lineAsJSON(out io.Writer, key string, tasks []asynqlock.LineTask) error {
 	for i, t := range tasks {
 		all[i] = lineTaskJSON{stateOf(t), t.Type, t.Queue, t.ID, t.Arrived}
 	}
-	return json.NewEncoder(out).Encode(struct {
+	return writeJSON(out, struct {
 		Key  string         `json:"key"`
 		Line []lineTaskJSON `json:"line"`
 	}{key, all})

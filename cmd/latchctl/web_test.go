@@ -124,7 +124,7 @@ func TestWebShowsTheLocksOfEveryKindOfServerAndNoToken(t *testing.T) {
 			locktest.Eventually(t, "the table has the key", func() bool {
 				rows, _ := p.rows("sort=waiters")
 				return slices.ContainsFunc(rows, func(r row) bool {
-					return r.Key == key && r.Waiters == 1 && r.Fence == fmt.Sprint(lease.Fence()) && r.Holder == `holder \x1b[31m7`
+					return r.Key == key && r.Waiters == 1 && r.Fence == fmt.Sprint(lease.Fence()) && r.Holder == `holder \x1b[31m7\u009b`
 				})
 			})
 			d, text := p.key(key)

@@ -205,9 +205,10 @@ func (p *Page) knows(host string) bool {
 	if err != nil {
 		name = host
 	}
-	name = strings.ToLower(strings.Trim(name, "[]"))
+	name = strings.Trim(name, "[]")
 	_, err = netip.ParseAddr(name)
-	return err == nil || name == "localhost" || slices.Contains(p.config.Hosts, name)
+	return err == nil || strings.EqualFold(name, "localhost") ||
+		slices.ContainsFunc(p.config.Hosts, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
 // Serve serves the page at address until ctx ends. It calls opened with the URL of the page.

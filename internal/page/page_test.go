@@ -29,7 +29,7 @@ func ask(p *Page, method, path, host string, header map[string]string) *httptest
 // each request of the browser, and the page refuses it, whatever is asked for.
 func TestANameThatIsNotOfThisServerIsRefused(t *testing.T) {
 	t.Parallel()
-	p := New(Config{Title: "t", Hosts: []string{"locks.example"}})
+	p := New(Config{Title: "t", Hosts: []string{"Locks.example"}})
 	for host, want := range map[string]int{
 		"127.0.0.1:8080": 200, "localhost:8080": 200, "[::1]:8080": 200, "LOCALHOST": 200, "10.1.2.3": 200, "locks.example:443": 200,
 		"evil.example:8080": 421, "localhost.evil.example": 421, "127.0.0.1.evil.example:8080": 421, "": 421,
