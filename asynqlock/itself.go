@@ -92,7 +92,8 @@ func (j *job) runNamed(ctx context.Context) error {
 	if j.ran || !errors.Is(err, locker.ErrBusy) {
 		return err
 	}
-	if e, ok := errors.AsType[*locker.Error](err); ok && e.HolderMetadata == name {
+	// A watcher holds the key for a moment, and does no work: the task is no duplicate of it.
+	if e, ok := errors.AsType[*locker.Error](err); ok && (e.HolderMetadata == name || e.HolderMetadata == wakeName) {
 		j.ranBefore, j.overlaps = true, true
 	}
 	return err

@@ -153,6 +153,9 @@ func (w *waker) unwatch(lock locker.Rule) {
 	})
 }
 
+// wakeName is the name and the metadata of the waits of watchers.
+const wakeName = "asynq-wake"
+
 // awaitFree waits for the key, releases it, and calls the front task. It returns true if the key
 // stayed busy and tasks still wait for it.
 //
@@ -160,7 +163,9 @@ func (w *waker) unwatch(lock locker.Rule) {
 // later gets a new watcher. A task that was put off earlier is in the line when this watcher checks
 // the line.
 func (w *waker) awaitFree(lock locker.Rule) bool {
-	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, Limit: lock.Limit, Weight: lock.Weight, TTL: watchTTL, Wait: watchFor})
+	lease, err := w.locker.Acquire(w.ctx, locker.Rule{
+		Key: lock.Key, Name: wakeName, Metadata: wakeName, Mode: lock.Mode, Limit: lock.Limit, Weight: lock.Weight, TTL: watchTTL, Wait: watchFor,
+	})
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {
 		return true
 	}
