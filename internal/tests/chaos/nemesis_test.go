@@ -391,6 +391,7 @@ func (w *world) noteFailovers() {
 	if w.sentinel == nil && w.cluster == nil {
 		return
 	}
+	began := now() // a server may change while the others are asked
 	var serving []string
 	for _, s := range w.servers {
 		role := w.role(s)
@@ -398,13 +399,12 @@ func (w *world) noteFailovers() {
 			serving = append(serving, s.Addr())
 		}
 	}
-	at := now()
 	most := 1
 	if w.cluster != nil {
 		most = len(w.cluster.Masters)
 	}
 	if w.serving != nil && !slices.Equal(serving, w.serving) || len(serving) > most {
-		w.losses = append(w.losses, loss{"failover", span{w.looked, at}})
+		w.losses = append(w.losses, loss{"failover", span{w.looked, now()}})
 	}
-	w.serving, w.looked = serving, at
+	w.serving, w.looked = serving, began
 }
