@@ -555,7 +555,7 @@ func TestARequestWaitsForKeysThatSortBeforeItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in a bubble
 			_ = holder.Release(context.WithoutCancel(t.Context()))
 		}()
 		articles := []locker.Rule{{Key: "article:book", Wait: time.Second}, {Key: "article:pen", Wait: time.Second}}
