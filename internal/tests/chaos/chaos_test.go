@@ -86,6 +86,7 @@ func run(t *testing.T, r round) *result {
 	w.noteFailovers()
 	lasted := now().since(began)
 	left := w.stop()
+	w.noteFailovers() // two masters may have served until the workers ended
 	h, err := readHistory(w.dir, w.killed)
 	if err != nil {
 		t.Fatal(err)
