@@ -127,6 +127,16 @@ func TestADowngradeThatStaysUnclear(t *testing.T) {
 				if err := context.Cause(lease.Context()); err != nil {
 					t.Fatal(err)
 				}
+				// Its own caller never waits for it, whatever has happened.
+				again, cancelAgain := context.WithTimeout(lease.Context(), time.Minute)
+				began := time.Now()
+				inner, err := ls[0].Acquire(again, locker.Rule{Key: "a", Mode: locker.Shared})
+				if cancelAgain(); time.Since(began) > time.Second {
+					t.Errorf("the caller has waited %v for itself: %v", time.Since(began), err)
+				}
+				if err == nil {
+					release(t, inner)
+				}
 				r := startWaiting(t, ls[1], patient(reading, time.Second))
 				<-r.ended
 				if (r.err == nil) != happens {

@@ -199,3 +199,42 @@ func TestCloseEndsRunAll(t *testing.T) {
 		})
 	}
 }
+
+// onGrant is an Observer that calls a function when an acquire has got its lease.
+type onGrant struct{ call func() }
+
+func (o onGrant) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	return ctx, func(out locker.Outcome) {
+		if op == locker.OpAcquire && out.Err == nil {
+			o.call()
+		}
+	}
+}
+
+// Close begins between the grant and the work. The work does not run, so KeepFor does not keep the
+// key from another process.
+func TestWorkThatCloseHasKeptFromRunningKeepsNoKey(t *testing.T) {
+	for name, run := range map[string]func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context) error) error{
+		"Run": locker.Run,
+		"RunAll": func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context) error) error {
+			return locker.RunAll(ctx, l, []locker.Rule{rule}, fn)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				var e *locker.Engine
+				closed := make(chan error, 1)
+				e = lockertest.NewLocker(t, store, locker.WithObserver(onGrant{func() {
+					go func() { closed <- e.Close(context.WithoutCancel(t.Context())) }()
+					<-time.After(time.Second) // now Close waits for the calls under way
+				}}))
+				err := run(t.Context(), e, locker.Rule{Key: "a", KeepFor: time.Hour}, mustNotRun(t))
+				wantErr(t, err, "a", locker.ErrClosed)
+				<-closed
+				if store.Len() != 0 {
+					t.Error("the key is kept although nothing has run")
+				}
+			})
+		})
+	}
+}
