@@ -404,7 +404,12 @@ func (w *world) noteFailovers() {
 		most = len(w.cluster.Masters)
 	}
 	if w.serving != nil && !slices.Equal(serving, w.serving) || len(serving) > most {
-		w.losses = append(w.losses, loss{"failover", span{w.looked, now()}})
+		i := slices.IndexFunc(w.losses, func(l loss) bool { return l.what == "failover" && w.looked <= l.to })
+		if i < 0 { // otherwise it is the same failover, which lasts
+			i = len(w.losses)
+			w.losses = append(w.losses, loss{"failover", span{from: w.looked}})
+		}
+		w.losses[i].to = now()
 	}
 	w.serving, w.looked = serving, began
 }
