@@ -34,7 +34,7 @@ func TestThePageOfFaults(t *testing.T) {
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8, 100 to 100", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8,\n  100 to 100", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -179,11 +179,12 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	for _, one := range series {
 		texts, most = append(texts, fmt.Sprintf("%d to %d", one[0], one[len(one)-1])), max(most, len(one))
 	}
-	line("* **The seeds**: %s, one for each round.", strings.Join(texts, ", "))
-	line("* **Repeat it**: for each row of seeds, the same rounds, with the same faults at about the same times,")
-	line("  are `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`.", first(seeds), each, (time.Duration(most) * (each + 3*time.Second)).Round(time.Second))
-	line("  `make soak` runs rounds for an hour, with new seeds and several rounds at the same time, and writes")
-	line("  this page anew.")
+	line("* **The seeds**, one for each round: %s.", strings.Join(texts, ",\n  "))
+	line("* **Repeat it**: for each row of seeds, the same rounds, with the same faults at about the same")
+	line("  times, are")
+	line("  `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`.", first(seeds), each, (time.Duration(most) * (each + 3*time.Second)).Round(time.Second))
+	line("  `make soak` runs rounds for an hour, with new seeds and several rounds at the same time, and")
+	line("  writes this page anew.")
 	line("")
 	line("## What happened")
 	line("")
@@ -213,7 +214,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		line("| %s | %s |", row.what, thousands(row.n))
 	}
 	line("")
-	line("In short: %s grants, %s increments, %d lost; %s writes with an old fence, %d of them written.",
+	line("In short: %s grants, %s increments, %d lost;\n%s writes with an old fence, %d of them written.",
 		thousands(sum.Grants), thousands(sum.Writes), sum.LostUpdates, thousands(sum.Stale+sum.LateStale+oldWrites(sum)), oldWrites(sum))
 	line("")
 	line("## Each fault")
