@@ -230,7 +230,9 @@ func TestWorkThatCloseHasKeptFromRunningKeepsNoKey(t *testing.T) {
 				}}))
 				err := run(t.Context(), e, locker.Rule{Key: "a", KeepFor: time.Hour}, mustNotRun(t))
 				wantErr(t, err, "a", locker.ErrClosed)
-				<-closed
+				if err := <-closed; err != nil {
+					t.Error(err)
+				}
 				if store.Len() != 0 {
 					t.Error("the key is kept although nothing has run")
 				}
