@@ -75,9 +75,10 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	listens := func() bool { return listenersIn(t, node, key) == 1 }
 	for range 3 {
 		eventually(t, "it listens", listens)
-		if n := direct.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
-			t.Fatalf("%d lines were cut", n)
-		}
+		// The server may list the channel of a line that it is about to free.
+		eventually(t, "a line is cut", func() bool {
+			return direct.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val() == 1
+		})
 	}
 	eventually(t, "it listens again", listens)
 	release(t, holder)

@@ -213,6 +213,9 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 	}
 	half := h.granted.add(stay / 2)
 	wrote := w.db == nil || w.Kind == kindSemaphore || h.fence == 0 && w.Library == "" || rng.IntN(3) == 0 || w.Brisk && rng.IntN(2) > 0
+	if w.Unfenced { // a control, whose few rounds must show a pause between a read and its write
+		half, wrote = h.granted, false
+	}
 	for end := h.granted.add(stay); look(); {
 		if at := now(); !wrote && at >= half {
 			w.write(rng, g, h)
@@ -306,6 +309,8 @@ func (w *worker) write(rng *rand.Rand, g grant, h *hold) {
 	defer cancel()
 	think := short(rng, 3*time.Millisecond)
 	switch {
+	case w.Unfenced:
+		think = w.TTL/2 + short(rng, w.TTL/2)
 	case w.LongHold:
 		think = short(rng, w.TTL/2)
 	case w.Brisk:
