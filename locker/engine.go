@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -187,23 +186,36 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.acquires.Close()
 	e.runs.Close()
 	e.endContexts()
-	err := cmp.Or(e.acquires.Wait(ctx), e.runs.Wait(ctx), e.departures.tasks.Wait(ctx)) // in this order
+	var err error
+	unfinished := "" // what the error is about
+	await := func(what string, wait func(context.Context) error) {
+		if failed := wait(ctx); failed != nil && err == nil {
+			err, unfinished = failed, what
+		}
+	}
+	await("calls of Acquire", e.acquires.Wait)
+	await("functions of Run", e.runs.Wait)
+	await("releases", e.departures.tasks.Wait)
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
 	}
 	e.cancelBackground()
-	err = cmp.Or(err, e.steps.Close(ctx), e.calls.Stop(ctx)) // in this order
-	select {
-	case <-silent:
-	case <-ctx.Done(): // a subscription hangs; Close leaves it to go-redis to end it
-		err = cmp.Or(err, ctx.Err())
-	}
+	await("releases that the server has not answered", e.steps.Close)
+	await("calls in the background", e.calls.Stop)
+	await("subscriptions", func(ctx context.Context) error {
+		select {
+		case <-silent:
+			return nil
+		case <-ctx.Done(): // a subscription hangs; Close leaves it to go-redis to end it
+			return ctx.Err()
+		}
+	})
 	if e.owned != nil {
 		_ = e.owned.Close() // it only closes sockets, which leaves nothing to do
 	}
 	if err != nil {
-		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}
+		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
 	}
 	return e.closure.err
 }

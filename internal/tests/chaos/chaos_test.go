@@ -27,6 +27,7 @@ import (
 var (
 	runFor   = flag.Duration("for", 6*time.Second, "how long TestChaos begins new rounds")
 	roundFor = flag.Duration("round", 6*time.Second, "how long the faults of a round last")
+	topology = flag.String("topology", "", "TestChaos uses only this one, such as Cluster; empty: all")
 	seedFlag = flag.Uint64("seed", 0, "the seed of the first round; 0: a new one")
 	record   = flag.String("record", "", "a file to which each round adds its result, as a line of JSON")
 )
@@ -96,6 +97,9 @@ func run(t *testing.T, r round) *result {
 		limit = units
 	}
 	rows, late, final := w.rows()
+	if len(h.wrong) > 0 {
+		w.describeCluster()
+	}
 	v := check(h, limit, w.losses, rows, final)
 	v.checkLate(h, late)
 	if r.Library == "" && r.Patch[0] == "" {
@@ -166,19 +170,19 @@ func statistics(h *history, v *verdict, troubles []trouble, brisk bool) map[stri
 
 // combinations are the topologies with the kinds of locks that they have.
 func combinations() (all []round) {
-	for _, topology := range []string{oneServer, sentinel, cluster} {
+	for _, on := range []string{oneServer, sentinel, cluster} {
 		for _, kind := range kinds {
-			if kind != kindAcks || topology != oneServer {
-				all = append(all, round{Topology: topology, Kind: kind})
+			if kind != kindAcks || on != oneServer {
+				all = append(all, round{Topology: on, Kind: kind})
 			}
 		}
 	}
-	for _, topology := range []string{quorum3, quorum5} {
+	for _, on := range []string{quorum3, quorum5} {
 		for _, kind := range []string{kindExclusive, kindReentrant, kindStriped, kindLead} {
-			all = append(all, round{Topology: topology, Kind: kind})
+			all = append(all, round{Topology: on, Kind: kind})
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, func(r round) bool { return *topology != "" && r.Topology != *topology })
 }
 
 // Several processes lock, and write under their locks, while servers, processes, connections and
@@ -217,7 +221,7 @@ func TestChaos(t *testing.T) {
 				t.Error(text)
 			}
 			if t.Failed() {
-				t.Errorf("repeat it: go test ./chaos -run TestChaos -seed %d -for %v -round %v -v", seed, *runFor, *roundFor)
+				t.Errorf("repeat it: go test ./internal/tests/chaos -run TestChaos -seed %d -for %v -round %v -topology %q -v", seed, *runFor, *roundFor, *topology)
 			}
 			if v.Grants < 20 {
 				t.Errorf("only %d grants: the round shows nothing", v.Grants)

@@ -388,6 +388,18 @@ func (w *world) stop() (leftovers []string) {
 	}
 }
 
+// describeCluster logs how each node sees the Cluster.
+func (w *world) describeCluster() {
+	if w.cluster == nil {
+		return
+	}
+	for _, s := range w.servers {
+		w.Logf("%s:\n%s", s.Addr(), w.admin(s, func(ctx context.Context, c *redis.Client) string {
+			return c.ClusterInfo(ctx).String() + "\n" + c.ClusterNodes(ctx).String()
+		}))
+	}
+}
+
 // leftovers returns the keys on all masters that no lock needs any more. Counters, and the markers
 // of a quorum's nodes, stay. Tombstones and queues end by themselves.
 func (w *world) leftovers() (left []string) {
