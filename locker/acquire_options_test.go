@@ -123,6 +123,7 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"nil option":       {[]locker.Option{nil}, "nil"},
 		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
 		"no TTL":           {[]locker.Option{locker.WithTTL(0)}, "WithTTL"},
+		"endless MaxTTL":   {[]locker.Option{locker.WithMaxTTL(math.MaxInt64)}, "WithMaxTTL"},
 		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
 		"adaptive of 2 ms": {[]locker.Option{locker.WithAdaptiveTTL(2*time.Millisecond, time.Second)}, "ends before its holder learns of it"},
 		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},

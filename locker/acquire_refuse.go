@@ -22,7 +22,8 @@ var errWaitOver = errors.New("the wait is over")
 // mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
 // RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
 // that it holds. So an acquire of an earlier key makes one attempt, and does not wait. The lease of
-// an idempotent request does not count, because nobody waits for it while holding another one.
+// an idempotent request does not count, because nobody waits for it while holding another one. But
+// on a Locker of NewStriped, this lease may be the lease of another key too.
 func (c *caller) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
@@ -38,11 +39,21 @@ func (c *caller) mindOrder(ctx context.Context) error {
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w, by a lease in the context that RunAll got; leave the key out, or take both through a Locker of NewReentrant", ErrSelfDeadlock)
-		case l.hold.claim.Key > key && !outermost.Is(ctx, l.rule.Key):
+		case l.hold.claim.Key > key && !(outermost.Is(ctx, l.rule.Key) && l == outermostIn(ctx) && l.hold.claim.Key == l.engine.cfg.prefix+l.rule.Key):
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		}
 	}
 	return nil
+}
+
+// outermostIn returns the outermost lease in ctx, or nil.
+func outermostIn(ctx context.Context) (l *Lease) {
+	for h := heldIn(ctx); h != nil; h = h.outer {
+		if h.lease != nil {
+			l = h.lease
+		}
+	}
+	return l
 }
 
 // checkNested checks whether the caller's context holds this key already. It refuses an acquire

@@ -71,6 +71,7 @@ func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 func (k *keeper) beginHandOff(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.lookForSuspension(time.Now()) // a doubtful hold goes to nobody else
 	if !h.isSoundLocked() || !h.isPassable() {
 		return false
 	}
@@ -164,6 +165,13 @@ func (k *keeper) claimOf(h *hold) store.Claim {
 // deadlineOf returns the local time at which h is over.
 func (k *keeper) deadlineOf(h *hold) time.Time {
 	return h.renewal.deadline.load().time()
+}
+
+// keepUntil returns until when KeepFor keeps the key of h; 0: it does not.
+func (k *keeper) keepUntil(h *hold) instant {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.keepUntil
 }
 
 // renewalTTL returns the TTL that renewals of h ask for.

@@ -58,9 +58,9 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 
 // nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
 // hold that is never renewed, nextTTL returns the time that the hold has left, because then the
-// call only confirms the hold. If EndAfter ends the hold, renewalAt knows that time exactly.
+// call only confirms the hold. If only EndAfter ends the hold, renewalAt knows that time exactly.
 func (h *hold) nextTTL(now time.Time) time.Duration {
-	if h.renewal.final && h.renewal.atMostEnd == 0 {
+	if h.renewal.final && (h.renewal.atMostEnd == 0 || !h.engine.cfg.renewal) {
 		return max(min(h.renewal.renewTTL, h.renewal.deadline.load().sub(instantOf(now))), time.Millisecond)
 	}
 	return h.renewal.renewTTL
@@ -96,7 +96,10 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		if h.renewal.doubtful = gain > 0 && !h.renewal.final; h.renewal.doubtful {
 			h.renewal.renewAt = instantOf(now)
 		}
-		h.renewal.deadline.store(max(h.renewal.deadline.load(), end))
+		if gain == 0 || !h.renewal.final { // otherwise no renewal follows that could prove the old deadline
+			end = max(h.renewal.deadline.load(), end)
+		}
+		h.renewal.deadline.store(end)
 		k.reschedule(h)
 		return true
 	case store.Revoked, store.NotOurs:

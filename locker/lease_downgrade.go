@@ -130,6 +130,9 @@ func (k *keeper) applyDowngrade(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h.claim.Mode = Shared
-	k.planRenewal(h, instantOf(start), h.renewal.renewTTL)
+	due := h.renewal.renewAt
+	if k.planRenewal(h, instantOf(start), h.renewal.renewTTL); h.renewal.doubtful {
+		h.renewal.renewAt = due // the renewal that proves the hold after a suspension
+	}
 	k.reschedule(h)
 }

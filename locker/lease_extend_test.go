@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -241,5 +242,24 @@ func TestAnExtensionOutlastsTheAdaptiveTTL(t *testing.T) {
 			}
 		}
 		release(t, lease)
+	})
+}
+
+// A lease that is never renewed does not last longer because its grant is confirmed, also if it has
+// an EndAfter.
+func TestAConfirmationRenewsNothing(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2, locker.WithoutRenewal())
+		rule := locker.Rule{Key: "a", TTL: 8 * time.Second, EndAfter: time.Hour}
+		holder := acquire(t, ls[0], rule)
+		next := startWaiting(t, ls[1], rule)
+		synctest.Wait()
+		release(t, holder)
+		lease := next.awaitGrant(time.Second)
+		granted := time.Now()
+		<-lease.Context().Done()
+		if lasted := time.Since(granted); lasted > 8*time.Second {
+			t.Errorf("the lease has lasted for %v", lasted)
+		}
 	})
 }

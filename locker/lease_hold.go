@@ -101,9 +101,10 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, schedul
 }
 
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
-// work was done under the lease. If other parts still use the lease, keepNothing has no effect.
+// work was done under the lease. If other parts use the lease, or have used it, keepNothing has no
+// effect.
 func (l *Lease) keepNothing() {
-	if l.part != nil && !l.part.family.isLast() {
+	if l.part != nil && !l.part.family.isFirst() {
 		return
 	}
 	k := &l.engine.keeper

@@ -78,6 +78,8 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithTTL(%v); give 1ms to 10 years, in practice several round trips to the server", c.ttl)
 	case c.usable(c.ttl) <= 0:
 		return fmt.Errorf("latchkit: WithTTL(%v): %v of it are kept free for clocks that differ, so no lease could be used; give several round trips to the server", c.ttl, c.drift(c.ttl))
+	case c.maxTTL < 0 || c.maxTTL > longestTime:
+		return fmt.Errorf("latchkit: WithMaxTTL(%v); give the largest TTL that a Rule may have: up to 10 years, or 0 for no limit", c.maxTTL)
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower the default TTL with WithTTL, or raise WithMaxTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:

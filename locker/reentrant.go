@@ -248,7 +248,7 @@ func (f *family) checkNested(rule Rule) error {
 		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)
 	case rule.OnceFor > first.OnceFor:
 		return fmt.Errorf("%w: the nested OnceFor of %v is longer than the OnceFor of the outer hold, %v; set OnceFor on the outer hold", ErrUnsupported, rule.OnceFor, first.OnceFor)
-	case rule.KeepFor > 0 && instantOf(time.Now()).plus(rule.KeepFor) > f.root.hold.keepUntil:
+	case rule.KeepFor > 0 && instantOf(time.Now()).plus(rule.KeepFor) > f.root.engine.keeper.keepUntil(f.root.hold):
 		return fmt.Errorf("%w: the nested KeepFor of %v ends later than the KeepFor of the outer hold; set KeepFor on the outer hold", ErrUnsupported, rule.KeepFor)
 	}
 	return nil

@@ -24,6 +24,7 @@ type family struct {
 
 	mu    sync.Mutex
 	parts map[*Lease]struct{} // the parts that are not released
+	left  bool                // a part was released
 	ended bool                // the last part was released
 	// shared is true when a Downgrade has begun. From then on, callers that need an Exclusive
 	// lease may not join.
@@ -96,6 +97,7 @@ func (f *family) remove(l *Lease, complete bool) (last bool) {
 		f.completed, f.failed = f.completed || complete, f.failed || !complete
 	}
 	delete(f.parts, l)
+	f.left = true
 	last = len(f.parts) == 0 && !f.ended
 	f.ended = f.ended || last
 	return last
@@ -166,6 +168,13 @@ func (f *family) isLast() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.parts) == 1
+}
+
+// isFirst reports whether only one part has ever used the lease.
+func (f *family) isFirst() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.parts) == 1 && !f.left
 }
 
 // root returns the Lease that the Engine knows, which is l itself unless l is a part.

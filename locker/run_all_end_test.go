@@ -240,3 +240,29 @@ func TestWorkThatCloseHasKeptFromRunningKeepsNoKey(t *testing.T) {
 		})
 	}
 }
+
+// A part whose RunAll fails does not cancel the KeepFor of another part, whose work has run.
+func TestAFailedNestedRunAllLeavesTheKeepForOfItsOuterWork(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		l, err := locker.NewReentrant(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z := acquire(t, e, locker.Rule{Key: "z"})
+		failed := make(chan error, 1)
+		err = locker.Run(t.Context(), l, locker.Rule{Key: "job", KeepFor: time.Hour}, func(ctx context.Context) error {
+			go func() { failed <- locker.RunAll(ctx, l, rulesOf("job", "z"), mustNotRun(t)) }()
+			<-time.After(time.Second)
+			return nil
+		})
+		if err != nil || <-failed == nil {
+			t.Fatal(err, "or the nested RunAll has not failed")
+		}
+		release(t, z)
+		<-time.After(time.Second)
+		if _, err := e.Acquire(t.Context(), locker.Rule{Key: "job", Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("%v: the key is not kept", err)
+		}
+	})
+}

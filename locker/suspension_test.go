@@ -215,3 +215,43 @@ func TestASuspensionIsTakenOnceFromAnExtendedLease(t *testing.T) {
 		}
 	})
 }
+
+// The answer that gives a lease its last TTL comes after a suspension, which the keeper has noticed
+// before it. No renewal follows, so the lease ends when it ends on the server.
+func TestALastAnswerThatCrossesASuspensionGivesNoSecond(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		lease := acquire(t, e, locker.Rule{Key: "a", TTL: 30 * time.Second, EndAfter: 35 * time.Second})
+		store.DelayReplies(locker.OpRenew, 100*time.Millisecond)
+		for store.Calls(locker.OpRenew) == 0 {
+			<-time.After(10 * time.Millisecond)
+		}
+		store.Fail(locker.OpRenew, errors.New("i/o timeout"))
+		locker.Suspend(e, time.Hour)
+		acquire(t, e, locker.Rule{Key: "b"}) // the keeper looks at the clocks
+		<-time.After(150 * time.Millisecond)
+		if lease.Context().Err() == nil {
+			t.Errorf("the holder believes in its lease for %v more", time.Until(lease.Expires()))
+		}
+	})
+}
+
+// A downgrade is answered after a suspension. Its answer does not delay the renewal that proves the
+// lease.
+func TestADowngradeLeavesTheRenewalThatASuspensionNeeds(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 1)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a", TTL: 30 * time.Second})
+		<-time.After(2500 * time.Millisecond)
+		store.DelayReplies(locker.OpDowngrade, 100*time.Millisecond)
+		time.AfterFunc(50*time.Millisecond, func() { locker.Suspend(ls[0], 28*time.Second) })
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(5 * time.Second)
+		if err := context.Cause(lease.Context()); err != nil {
+			t.Error(err)
+		}
+		release(t, lease)
+	})
+}

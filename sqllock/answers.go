@@ -21,8 +21,9 @@ type answers struct{ h *DB }
 // if a process dies at the worst moment or the lock server loses its data. The work gets its
 // transaction from [TxFromContext]. This transaction claims every lease of its context, as
 // [Handle.Within] does, and is not retried. A permit of a semaphore and a lease without a fence are
-// not claimed: the stored answer itself refuses a run that another one has overtaken.
-// [Handle.Purge] removes answers whose lifetime is over.
+// not claimed, and beside them a Shared lease is not compared if no lease is claimed. But the
+// transaction ends with each of these leases, and the stored answer itself refuses a run that another
+// one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
 	if db == nil {
 		return nil, errors.New("sqllock: NewAnswers: the database is nil")
@@ -42,20 +43,26 @@ type inTransact struct {
 
 // Transact implements idempotency.Transactor.
 func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) error) error {
+	keys, unclaimed, err := claimable(ctx)
+	if err != nil {
+		return err
+	}
 	var failed error
 	fn := func(ctx context.Context, tx *Tx) error {
-		failed = work(context.WithValue(ctx, answersKey{}, inTransact{a, tx}))
+		if failed = work(context.WithValue(ctx, answersKey{}, inTransact{a, tx})); failed == nil {
+			failed = firstEnd(unclaimed) // no claim refuses the COMMIT
+		}
 		return failed
 	}
-	keys, all := claimable(ctx)
-	var err error
+	bound, unbind := bind(ctx, unclaimed)
+	defer unbind()
 	switch {
-	case all && len(keys) > 0:
-		err = a.h.Within(ctx, fn)
+	case len(unclaimed) == 0 && len(locker.LeasesFromContext(ctx)) > 0:
+		err = a.h.Within(bound, fn)
 	case len(keys) > 0:
-		err = a.h.WithinAll(ctx, keys, fn)
+		err = a.h.WithinAll(bound, keys, fn)
 	default:
-		err = a.h.withoutLease(ctx, fn)
+		err = a.h.withoutLease(bound, fn)
 	}
 	if failed != nil && err != nil {
 		return failed
@@ -63,20 +70,41 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	return err
 }
 
-// claimable returns the keys of those leases of ctx whose fences a database can compare, and
-// whether these are all leases. The others need no claim: a run that was overtaken finds another
-// Record.
-func claimable(ctx context.Context) (keys []string, all bool) {
-	all = true
+// claimable returns the keys of those leases of ctx that a transaction can claim, and the leases
+// that it cannot claim. Released leases are in neither. The error is that of a lease that is not
+// claimed and has ended. If nothing else can be claimed, a Shared lease is not compared either,
+// because the comparison would make the transaction read-only.
+func claimable(ctx context.Context) (keys []string, unclaimed []*locker.Lease, err error) {
+	var shared []*locker.Lease
+	exclusive := false
 	for _, l := range locker.LeasesFromContext(ctx) {
 		switch {
+		case errors.Is(context.Cause(l.Context()), locker.ErrReleased):
 		case l.Units() > 0 || l.Fence() == 0:
-			all = false
-		case !errors.Is(context.Cause(l.Context()), locker.ErrReleased):
+			unclaimed = append(unclaimed, l)
+		default:
 			keys = append(keys, l.Key())
+			if l.Mode() == locker.Shared {
+				shared = append(shared, l)
+			} else {
+				exclusive = true
+			}
 		}
 	}
-	return keys, all
+	if len(unclaimed) > 0 && !exclusive {
+		keys, unclaimed = nil, append(unclaimed, shared...)
+	}
+	return keys, unclaimed, firstEnd(unclaimed)
+}
+
+// firstEnd returns why one of the leases has ended, or nil.
+func firstEnd(leases []*locker.Lease) error {
+	for _, l := range leases {
+		if cause := context.Cause(l.Context()); cause != nil {
+			return cause
+		}
+	}
+	return nil
 }
 
 // Load implements idempotency.Store.

@@ -20,6 +20,7 @@ type base struct {
 	pool   pool          // identifies the database; nil: unknown
 	begin  begin
 
+	ownConn  bool         // transactions begin on a connection of the caller, of database/sql
 	noBlocks *atomic.Bool // the server is a MySQL, which supports no blocks
 }
 

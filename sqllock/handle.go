@@ -39,6 +39,7 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, b.ownConn = db.(connection)
 	b.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
 		s, err := openStandard(ctx, db, b.dialect, opts)
 		if err != nil {

@@ -148,16 +148,19 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 // after the wait.
 func (b *base) recall(ctx context.Context, resource, id string) (committed bool, err error) {
 	found := 0
-	// On the caller's own connection, database/sql waits for a COMMIT that hangs, whatever ctx
-	// says.
-	err = bounded(ctx, func() error {
+	recall := func() error {
 		return b.inSeparateTx(ctx, func(tx Transaction) error {
 			if _, err := tx.Exec(ctx, b.stmts["give_up"], id, resource); err != nil {
 				return err
 			}
 			return tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
 		})
-	})
+	}
+	if b.ownConn { // there, database/sql waits for a COMMIT that hangs, whatever ctx says
+		err = bounded(ctx, recall)
+	} else {
+		err = recall()
+	}
 	if err != nil { // the transaction may go on, and write found
 		return false, err
 	}
@@ -177,10 +180,16 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 		}
 		return err
 	}
+	// After a COMMIT that failed, a library keeps its connection until the ROLLBACK. But a COMMIT of
+	// database/sql that ctx cut short goes on, and ends by itself. A ROLLBACK would come after it, into the
+	// next transaction of the caller's connection.
+	ends := false
 	if err = work(tx); err == nil {
 		err = tx.Commit(ctx)
+		_, own := tx.(*standard)
+		ends = own && ctx.Err() != nil
 	}
-	if err != nil { // also after a COMMIT that failed, because a library keeps its connection until then
+	if err != nil && !ends {
 		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
 	}
 	return err

@@ -99,6 +99,14 @@ func (m *Move) Finish() {
 	m.must(m.source, "cluster", "setslot", m.slot, "node", m.toID)
 }
 
+// Abandon ends a move that cannot be finished, because one of its masters was replaced by a replica.
+// Keys that were carried already stay where they are.
+func (m *Move) Abandon() {
+	m.t.Helper()
+	m.must(m.source, "cluster", "setslot", m.slot, "stable")
+	m.must(m.target, "cluster", "setslot", m.slot, "stable")
+}
+
 func (m *Move) must(s *Server, words ...any) {
 	m.t.Helper()
 	if err := s.runOnce(func(ctx context.Context, c *redis.Client) error { return c.Do(ctx, words...).Err() }); err != nil {

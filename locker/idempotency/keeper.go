@@ -43,8 +43,8 @@ type Keeper struct {
 type Request struct {
 	// Rule describes the lock. Rule.Key also names the request's Record. Put the identity of
 	// the customer and the client's key into it, for example with key.Of("idempotency",
-	// customer, clientKey). The lock has one holder: Mode, Limit and Weight are ignored, and so is
-	// the n of a Locker of NewSemaphore.
+	// customer, clientKey). Lock this key in no other way. The lock has one holder: Mode, Limit
+	// and Weight are ignored, and so is the n of a Locker of NewSemaphore.
 	Rule locker.Rule
 	// Content distinguishes this request from another request with the same key. The Store keeps
 	// only a hash of it.
@@ -263,11 +263,12 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 			return errFailed
 		case a.lease.Context().Err() != nil:
 			return context.Cause(a.lease.Context())
-		case !outcome.Keep:
-			return nil
 		}
 		saved = true
-		return r.save(ctx, outcome)
+		if outcome.Keep {
+			return r.save(ctx, outcome)
+		}
+		return r.forget(ctx)
 	})
 	if errors.Is(err, errFailed) {
 		err = nil
@@ -318,9 +319,13 @@ func (r *run) save(ctx context.Context, outcome Outcome) error {
 	return err
 }
 
-// forget removes the Record in progress, and leaves every other Record unchanged.
+// forget removes the Record in progress, and leaves every other Record unchanged. It returns
+// ErrOvertaken if the key has the Record of another run.
 func (r *run) forget(ctx context.Context) error {
-	_, err := r.Store.Swap(ctx, r.Rule.Key, r.own, Record{}, 0)
+	now, err := r.Store.Swap(ctx, r.Rule.Key, r.own, Record{}, 0)
+	if err == nil && now.Run != "" {
+		return ErrOvertaken
+	}
 	return err
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"reflect"
 	"strings"
 	"testing"
@@ -583,5 +585,52 @@ func TestARequestWaitsForKeysThatSortBeforeItsOwn(t *testing.T) {
 			t.Errorf("adapters log the text of %v, which has another key", err)
 		}
 		_ = other.Release(t.Context())
+	})
+}
+
+// On a Locker of NewStriped, the lease of a request is the lease of other keys too. So RunAll waits
+// under it in the order of the stripes only: two requests must not wait for each other.
+func TestRequestsOnStripesDoNotWaitForEachOther(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		stripes, err := locker.NewStriped(d.Locker, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keyOn := func(stripe uint64, name string) string { // as NewStriped documents it
+			for n := 0; ; n++ {
+				key, h := fmt.Sprint(name, n), fnv.New64a()
+				h.Write([]byte(key))
+				if h.Sum64()%2 == stripe {
+					return key
+				}
+			}
+		}
+		keeper := idempotency.Keeper{Locker: stripes, Store: d.records}
+		ended := make(chan error, 2)
+		for stripe := range uint64(2) {
+			go func() {
+				req := idempotency.Request{Rule: locker.Rule{Key: keyOn(stripe, "request")}}
+				_, err := keeper.Do(t.Context(), req, func(ctx context.Context) idempotency.Outcome {
+					<-time.After(time.Second) // now both requests hold their stripes
+					other := []locker.Rule{{Key: keyOn(1-stripe, "account")}}
+					err := locker.RunAll(ctx, stripes, other, func(context.Context) error { return nil })
+					if err != nil && !errors.Is(err, locker.ErrBusy) {
+						t.Error(err)
+					}
+					return kept("paid")
+				})
+				ended <- err
+			}()
+		}
+		for range 2 {
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the requests wait for each other")
+			}
+		}
 	})
 }

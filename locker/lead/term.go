@@ -61,7 +61,7 @@ func (l *Leader) newTerm(ctx context.Context) *term {
 	t.shown = Term{Fence: t.lease.Fence(), Began: time.Now()}
 	ctx, t.observed = t.lease.Observe(ctx, opLead)
 	own, cancel := context.WithCancelCause(ctx)
-	t.ctx, t.cancel = termContext{own, ctx, cancel}, cancel
+	t.ctx, t.cancel = &termContext{own, ctx, cancel}, cancel
 	return t
 }
 
@@ -74,23 +74,23 @@ type termContext struct {
 	cancel context.CancelCauseFunc
 }
 
-func (c termContext) look() {
+func (c *termContext) look() {
 	if c.lease.Err() == context.Canceled {
 		c.cancel(context.Cause(c.lease))
 	}
 }
 
-func (c termContext) Err() error {
+func (c *termContext) Err() error {
 	c.look()
 	return c.Context.Err()
 }
 
-func (c termContext) Done() <-chan struct{} {
+func (c *termContext) Done() <-chan struct{} {
 	c.look()
 	return c.Context.Done()
 }
 
-func (c termContext) Value(key any) any {
+func (c *termContext) Value(key any) any {
 	c.look()
 	return c.Context.Value(key)
 }

@@ -339,3 +339,14 @@ func TestALookAtTheLeadersContextEndsATermWhoseTimeIsOver(t *testing.T) {
 		})
 	}
 }
+
+// A context may be the key of a map.
+func TestTheContextOfATermIsComparable(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
+		ctx := <-c.terms
+		if seen := map[context.Context]bool{ctx: true}; !seen[ctx] {
+			t.Error("a context is not itself")
+		}
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -209,4 +210,118 @@ func TestAnAnswerNeedsNoFence(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 	})
+}
+
+// A lease that the transaction cannot claim, such as a permit, ends the transaction when it ends,
+// although the work of the Keeper outlives its client. Its next holder may write already.
+func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 1, locker.WithPrefix(rand.Text()+":"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		l, _ := memory(t)
+		keeper := idempotency.Keeper{Locker: l, Store: answers}
+		pay := func(ctx context.Context, revoke bool) error {
+			outer, _ := locker.FromContext(ctx)
+			_, err := keeper.Do(ctx, idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
+				tx, _ := sqllock.TxFromContext(ctx)
+				if err := deposit(10)(ctx, tx); err != nil {
+					t.Error(err)
+				}
+				if revoke {
+					if err := permits.Revoke(t.Context(), "account", outer.Fence(), "a test"); err != nil {
+						t.Error(err)
+					}
+					<-outer.Context().Done()
+				}
+				return idempotency.Outcome{Keep: true}
+			})
+			return err
+		}
+		err = locker.Run(t.Context(), permits, locker.Rule{Key: "account", TTL: time.Second}, func(ctx context.Context) error {
+			if err := pay(ctx, true); err == nil {
+				t.Error("the payment was committed")
+			}
+			if err := pay(ctx, false); err == nil {
+				t.Error("a payment began under a permit that was lost")
+			}
+			return nil
+		})
+		if !errors.Is(err, locker.ErrLost) {
+			t.Errorf("the control: %v, want ErrLost", err)
+		}
+		db.checkBalance(t, 100)
+	})
+}
+
+// Beside a lease that cannot be claimed, a Shared lease does not make the transaction read-only.
+func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 1, locker.WithPrefix(rand.Text()+":"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		readers := lockertest.NewLocker(t, lockertest.NewMemory())
+		keeper := idempotency.Keeper{Locker: permits, Store: answers}
+		err = locker.Run(t.Context(), readers, locker.Rule{Key: "tariff", Mode: locker.Shared}, func(ctx context.Context) error {
+			_, err := keeper.Do(ctx, idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
+				tx, _ := sqllock.TxFromContext(ctx)
+				if err := deposit(10)(ctx, tx); err != nil {
+					t.Error(err)
+				}
+				return idempotency.Outcome{Keep: true}
+			})
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		db.checkBalance(t, 110)
+	})
+}
+
+// A run that another one has overtaken is refused, also if its answer is not kept.
+func TestAnOvertakenRunWithoutAnAnswerIsRefused(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		l, _ := memory(t)
+		keeper := idempotency.Keeper{Locker: l, Store: answers}
+		_, err := keeper.Do(t.Context(), idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
+			own, err := answers.Load(t.Context(), "pay")
+			if err == nil {
+				_, err = answers.Swap(t.Context(), "pay", own, idempotency.Record{Run: "another", Open: true}, time.Minute)
+			}
+			tx, _ := sqllock.TxFromContext(ctx)
+			if err := errors.Join(err, deposit(10)(ctx, tx)); err != nil {
+				t.Error(err)
+			}
+			return idempotency.Outcome{}
+		})
+		if !errors.Is(err, idempotency.ErrOvertaken) {
+			t.Errorf("%v, want ErrOvertaken", err)
+		}
+		db.checkBalance(t, 100)
+	}, postgres, maria)
+}
+
+// When all leases of a context were released, its transaction is refused as Within refuses it.
+func TestAnAnswerUnderReleasedLeasesIsRefused(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		answers, _ := newAnswers(t, db)
+		l, _ := memory(t)
+		var after context.Context
+		_ = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+			after = context.WithoutCancel(ctx)
+			return nil
+		})
+		err := answers.Transact(after, func(context.Context) error { return nil })
+		if !errors.Is(err, locker.ErrReleased) {
+			t.Errorf("%v, want ErrReleased", err)
+		}
+	}, postgres)
 }
