@@ -37,8 +37,8 @@ import (
 // is refused with ErrSelfDeadlock. But a second Shared lease of a key is permitted, and so are
 // further units of a semaphore if they are free. [NewReentrant] makes a Locker that permits such a
 // nested RunAll. If ctx has a lease of another key, RunAll waits only for keys that sort after that
-// key. If another caller holds a key that sorts before that key, the error is ErrBusy. The lease of a
-// request that package idempotency runs does not count, except on a Locker of NewStriped.
+// key. If another caller holds a key that sorts before that key, the error is ErrBusy. The lease of
+// a request that package idempotency runs does not count, except on a Locker of NewStriped.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	switch {
 	case ctx == nil:

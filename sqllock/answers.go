@@ -22,8 +22,8 @@ type answers struct{ h *DB }
 // transaction from [TxFromContext]. This transaction claims every lease of its context, as
 // [Handle.Within] does, and is not retried. A permit of a semaphore and a lease without a fence are
 // not claimed, and beside them a Shared lease is not compared if no lease is claimed. But the
-// transaction ends with each of these leases, and the stored answer itself refuses a run that another
-// one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
+// transaction ends with each of these leases, and the stored answer itself refuses a run that
+// another one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
 	if db == nil {
 		return nil, errors.New("sqllock: NewAnswers: the database is nil")

@@ -180,14 +180,13 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 		}
 		return err
 	}
-	// After a COMMIT that failed, a library keeps its connection until the ROLLBACK. But a COMMIT of
-	// database/sql that ctx cut short goes on, and ends by itself. A ROLLBACK would come after it, into the
-	// next transaction of the caller's connection.
+	// After a COMMIT that failed, a library keeps its connection until the ROLLBACK. But a
+	// COMMIT of database/sql ends by itself, also when ctx cuts it short. A late ROLLBACK would
+	// meet the next transaction of the caller's connection.
 	ends := false
 	if err = work(tx); err == nil {
 		err = tx.Commit(ctx)
-		_, own := tx.(*standard)
-		ends = own && ctx.Err() != nil
+		_, ends = tx.(*standard)
 	}
 	if err != nil && !ends {
 		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })

@@ -99,8 +99,8 @@ func (m *Move) Finish() {
 	m.must(m.source, "cluster", "setslot", m.slot, "node", m.toID)
 }
 
-// Abandon ends a move that cannot be finished, because one of its masters was replaced by a replica.
-// Keys that were carried already stay where they are.
+// Abandon ends a move that cannot be finished, because one of its masters was replaced by a
+// replica. Keys that were carried already stay where they are.
 func (m *Move) Abandon() {
 	m.t.Helper()
 	m.must(m.source, "cluster", "setslot", m.slot, "stable")

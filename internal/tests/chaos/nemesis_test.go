@@ -319,8 +319,8 @@ func moveSlot(w *world) func() {
 	if source == nil || target == nil || source == target {
 		return nil
 	}
-	// A failover that an earlier trouble has caused may come in between. Then the move is abandoned, as
-	// an operator does. Otherwise the slot would refuse all scripts for ever.
+	// A failover that an earlier trouble has caused may come in between. Then the move is
+	// abandoned, as an operator does. Otherwise the slot would refuse all scripts for ever.
 	try := &tolerant{TB: w.T}
 	move := w.cluster.Migrate(try, slot, source, target)
 	w.sleep(50 * time.Millisecond)
