@@ -107,7 +107,7 @@ type job struct {
 	leftLine      bool   // the task had a place in the line and gave it up
 	othersInLine  bool   // the delivery saw other tasks in the line
 
-	overlaps   bool          // in the last attempt, an earlier run of the task had the key
+	overlaps   bool          // in the last attempt, the task's earlier run or a watcher had the key
 	ran        bool          // the handler was called
 	lease      *locker.Lease // the lease of the handler's run
 	handlerErr error         // what the handler returned
@@ -173,14 +173,19 @@ func (j *job) attempt(ctx context.Context) error {
 	if !j.isItsTurn(ctx) {
 		return j.queuedError()
 	}
-	if j.discards() {
+	if j.mustName() {
 		return j.runNamed(ctx)
 	}
 	return j.run(ctx)
 }
 
 // discards reports whether the task is dropped or archived when its key is busy.
-func (j *job) discards() bool { return j.rule.busy != Snoozed && j.delivered && !j.ranBefore }
+func (j *job) discards() bool { return j.mustName() && !j.ranBefore }
+
+// mustName reports whether the lease must name the task, because the next delivery of the task may
+// be dropped or archived. A delivery that has met the task's own earlier run is not discarded. But
+// asynq does not keep this, so the delivery after it could be.
+func (j *job) mustName() bool { return j.rule.busy != Snoozed && j.delivered && j.retried == 0 }
 
 // run calls the handler under the lock. Guard.Stop ends the wait for the lock, but not the handler.
 func (j *job) run(ctx context.Context) error {

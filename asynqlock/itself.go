@@ -92,9 +92,11 @@ func (j *job) runNamed(ctx context.Context) error {
 	if j.ran || !errors.Is(err, locker.ErrBusy) {
 		return err
 	}
-	// A watcher holds the key for a moment, and does no work: the task is no duplicate of it.
-	if e, ok := errors.AsType[*locker.Error](err); ok && (e.HolderMetadata == name || e.HolderMetadata == wakeName) {
-		j.ranBefore, j.overlaps = true, true
+	if e, ok := errors.AsType[*locker.Error](err); ok {
+		ranBefore := e.HolderMetadata == name
+		j.ranBefore = j.ranBefore || ranBefore
+		// A watcher holds the key for a moment, and does no work: the task is no duplicate of it.
+		j.overlaps = ranBefore || e.HolderMetadata == wakeName
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package asynqlock_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/polling"
 )
@@ -82,5 +84,51 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	await(t, "it is done", func() bool { return q.state(id) == "gone" })
 	if n := store.Calls(locker.OpAcquire); n != 1 {
 		t.Errorf("%d acquires for one task", n)
+	}
+}
+
+// A task that cannot be put off stays in its worker when it meets a watcher, or its own earlier
+// run. Then it runs in another attempt, whose lease must name the task, too: if the server stops
+// during this run, the task meets this lease.
+func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.T) {
+	t.Parallel()
+	for name, metadata := range map[string]func(queue, id string) string{
+		"a watcher":           func(string, string) string { return asynqlock.WakeName },
+		"its own earlier run": func(queue, id string) string { return key.Of("asynq-task", queue, id) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
+			waits := func(l *locker.Engine) func() bool {
+				return func() bool {
+					info, err := l.Inspect(t.Context(), busyKey)
+					return err == nil && info.Waiters == 1
+				}
+			}
+			other := q.locker()
+			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: metadata(q.name, "once")})
+			must(t, err)
+			g := guard(t, q.locker(), asynqlock.Drop())
+			mux := asynq.NewServeMux()
+			mux.Use(g.Middleware)
+			mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
+				close(begun)
+				<-end
+				return errors.New("it fails after all")
+			})
+			cfg := promptConfig(asynq.Config{}, q.name)
+			cfg.ShutdownTimeout = time.Millisecond
+			stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
+			must(t, stopping.Start(mux))
+			id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
+			await(t, "it waits for its key, in its worker", waits(other))
+			must(t, lease.Release(t.Context()))
+			<-begun
+			stopping.Shutdown()
+			q.serve(guard(t, q.locker(), asynqlock.Drop()), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+			await(t, "it waits for its own earlier run, or is dropped", func() bool { return waits(other)() || q.state(id) == "gone" })
+			close(end)
+			await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
+		})
 	}
 }

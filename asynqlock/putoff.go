@@ -89,12 +89,12 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 		<-ctx.Done()
 		return false
 	}
-	left := shortenWait(ctx, 0)
-	if _, bounded := ctx.Deadline(); bounded && left < tooLittle || ctx.Err() != nil || j.wait == 0 && p.Code == CodeBusy {
+	left, busy := shortenWait(ctx, 0), p.Code == CodeBusy || p.Code == CodeRunning
+	if _, bounded := ctx.Deadline(); bounded && left < tooLittle || ctx.Err() != nil || j.wait == 0 && busy {
 		return false
 	}
 	j.wait = 0
-	if p.Code == CodeBusy || p.Code == CodeRunning {
+	if busy {
 		return true
 	}
 	pause := p.RetryAfter

@@ -24,12 +24,12 @@ type Guard struct {
 	locks   map[string]map[string]http.Handler // by method and path
 	refused http.Handler                       // answers requests whose route is not clear
 
-	mu      sync.Mutex
-	used    bool          // Handler was called
-	early   []string      // routes that were registered before Mount
-	engines []*gin.Engine // the engines that were given to Mount
+	mu     sync.Mutex
+	used   bool           // Handler was called
+	early  []string       // routes that were registered before Mount
+	routes gin.RoutesInfo // the routes that were given to Validate
 
-	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate or the first request has found them
+	methods atomic.Pointer[map[string][]string] // the methods of routes, by path
 }
 
 // FromRules compiles rules. opts apply to all Rules. The error has a line for each wrong Rule. A
@@ -83,9 +83,9 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 	for _, r := range engine.Routes() {
 		g.early = append(g.early, r.Method+" "+r.Path)
 	}
-	g.engines = append(g.engines, engine)
 	g.mu.Unlock()
-	engine.Use(g.Handler())
+	// All routes are registered when the first request comes. Each engine has its own routes.
+	engine.Use(g.handler(sync.OnceValue(func() map[string][]string { return methodsOf(engine.Routes()) })))
 	return func() error { return g.Validate(engine.Routes()) }
 }
 
@@ -94,11 +94,21 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 // the routes. For all routes of an engine, call Mount instead. A middleware must not change the
 // request's method: Gin has found the handler by then, and the Rule is found by the method.
 func (g *Guard) Handler() gin.HandlerFunc {
+	return g.handler(func() map[string][]string {
+		if methods := g.methods.Load(); methods != nil {
+			return *methods
+		}
+		return nil
+	})
+}
+
+// handler returns a middleware for the routes whose methods known returns by path.
+func (g *Guard) handler(known func() map[string][]string) gin.HandlerFunc {
 	g.mu.Lock()
 	g.used = true
 	g.mu.Unlock()
 	return func(c *gin.Context) {
-		method, ok := g.method(c)
+		method, ok := g.method(c, known()[c.FullPath()])
 		if !ok {
 			serve(c, g.refused)
 			return
@@ -109,16 +119,11 @@ func (g *Guard) Handler() gin.HandlerFunc {
 	}
 }
 
-// method returns the method of the route that Gin has found. A middleware before the guard may have
-// changed the request's method after Gin found the route. In that case, the route is looked up
-// among the known routes, and ok is false when several routes match, and one of them has a Rule.
-// Without Mount and Validate, no routes are known.
-func (g *Guard) method(c *gin.Context) (method string, ok bool) {
-	known := g.methods.Load()
-	if known == nil {
-		known = g.learn()
-	}
-	methods := (*known)[c.FullPath()]
+// method returns the method of the route that Gin has found. methods has all methods of its path. A
+// middleware before the guard may have changed the request's method after Gin found the route. In
+// that case, ok is false when the path has several methods, and one of them has a Rule. Without
+// Mount and Validate, no methods are known.
+func (g *Guard) method(c *gin.Context, methods []string) (method string, ok bool) {
 	switch {
 	case len(methods) == 0 || slices.Contains(methods, c.Request.Method):
 		return c.Request.Method, true
@@ -129,23 +134,13 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	return "", !guarded
 }
 
-// learn finds the methods of the routes at the first request, if Validate was not called.
-func (g *Guard) learn() *map[string][]string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var routes gin.RoutesInfo
-	for _, e := range g.engines {
-		routes = append(routes, e.Routes()...)
-	}
-	methods := methodsOf(routes)
-	g.methods.Store(&methods)
-	return &methods
-}
-
+// methodsOf returns the methods of routes by path, each method once.
 func methodsOf(routes gin.RoutesInfo) map[string][]string {
 	methods := make(map[string][]string)
 	for _, r := range routes {
-		methods[r.Path] = append(methods[r.Path], r.Method)
+		if !slices.Contains(methods[r.Path], r.Method) {
+			methods[r.Path] = append(methods[r.Path], r.Method)
+		}
 	}
 	return methods
 }
@@ -157,8 +152,10 @@ func methodsOf(routes gin.RoutesInfo) map[string][]string {
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.routes = append(g.routes, routes...) // one Guard may guard several engines
+	known := methodsOf(g.routes)
+	g.methods.Store(&known)
 	methods := methodsOf(routes)
-	g.methods.Store(&methods)
 	var errs []error
 	if !g.used {
 		errs = append(errs, errors.New("ginlock: no request passes the guard; call guard.Mount(engine), or use guard.Handler(), before the routes are registered"))

@@ -237,3 +237,58 @@ func TestMakeReturnsTheMistakesOfANew(t *testing.T) {
 		t.Errorf("%v; want an error for the store", err)
 	}
 }
+
+// Two engines with one Guard may have different methods on the same path. A request must not run
+// under the Rule of POST because the engine that was validated last has only POST.
+func TestValidateOfOneEngineKeepsTheRoutesOfAnother(t *testing.T) {
+	for name, mount := range map[string]func(*ginlock.Guard, *gin.Engine) (validate func() error){
+		"Mount": (*ginlock.Guard).Mount,
+		"Handler": func(g *ginlock.Guard, e *gin.Engine) func() error {
+			e.Use(g.Handler())
+			return func() error { return g.Validate(e.Routes()) }
+		},
+	} {
+		var got []locker.Rule
+		guard := fromRules(t, asked(&got), httplock.Rules{"POST /orders/:id": {Key: "order:{param.id}"}})
+		public, admin := gin.New(), gin.New()
+		override := func(c *gin.Context) {
+			if method := c.GetHeader("X-HTTP-Method-Override"); method != "" {
+				c.Request.Method = method
+			}
+		}
+		public.Use(override)
+		admin.Use(override)
+		validatePublic, validateAdmin := mount(guard, public), mount(guard, admin)
+		public.GET("/orders/:id", ok)
+		public.POST("/orders/:id", ok)
+		admin.POST("/orders/:id", ok)
+		for range 2 {
+			for _, validate := range []func() error{validatePublic, validateAdmin} {
+				if err := validate(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, tc := range []struct {
+			e                *gin.Engine
+			method, override string
+			code             int
+		}{
+			{public, "GET", "", 200},
+			{public, "POST", "", 409},
+			{admin, "POST", "", 409},
+			{public, "POST", "PATCH", 500},
+			{admin, "POST", "GET", 409},
+		} {
+			if name == "Handler" && tc.override == "GET" {
+				continue // without Mount, the guard does not know which engine has which routes
+			}
+			r := httptest.NewRequestWithContext(t.Context(), tc.method, "/orders/1", http.NoBody)
+			r.Header.Set("X-HTTP-Method-Override", tc.override)
+			w := httptest.NewRecorder()
+			if tc.e.ServeHTTP(w, r); w.Code != tc.code {
+				t.Errorf("%s: admin %t: %s as %q: %d %s, want %d", name, tc.e == admin, tc.method, tc.override, w.Code, w.Body, tc.code)
+			}
+		}
+	}
+}

@@ -198,8 +198,11 @@ func (b body) Read(p []byte) (int, error) {
 func unrouted(c echo.Context) error { return c.Handler()(c) }
 
 // isNotFound reports whether h is Echo's handler of requests without a route.
-func isNotFound(h echo.HandlerFunc) bool {
-	return reflect.ValueOf(h).Pointer() == reflect.ValueOf(echo.NotFoundHandler).Pointer()
+func isNotFound(h echo.HandlerFunc) bool { return is(h, echo.NotFoundHandler) }
+
+// is reports whether h runs the code of known, which is not a closure.
+func is(h, known echo.HandlerFunc) bool {
+	return reflect.ValueOf(h).Pointer() == reflect.ValueOf(known).Pointer()
 }
 
 // outer is the response of the outer middlewares. It tells httplock whether the reply has begun,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/echolock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -135,7 +136,8 @@ func override(next echo.HandlerFunc) echo.HandlerFunc {
 // path has no such method, the request takes the lock of the path's only method, or is refused if
 // there are several. If the path has it, its Rule counts, and not that of the handler that runs:
 // Echo does not say which one it has found. Requests that need no lock, or that Echo answers 405 or
-// 404, are still answered so.
+// 404, are still answered so. If the path belongs to a Group with a middleware, all other methods
+// are answered 404.
 func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 	for _, validated := range []bool{true, false} {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -179,7 +181,7 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 			{"POST", "/two/1", "PUT", 200, "no lock"},
 			{"POST", "/open", "DELETE", 200, "no lock"},
 			{"POST", "/site/x", "", 404, "own page"},
-			{"POST", "/group", "GET", 200, "group"},
+			{"POST", "/group", "GET", 404, "Not Found"},
 			{"POST", "/free/1", "GET", 200, "no lock"},
 			{"GET", "/one/1", "", 405, "Not Allowed"},
 			{"GET", "/two/1", "", 405, "Not Allowed"},
@@ -274,6 +276,87 @@ func TestABodyThatEchosMiddlewaresCannotReadIsAnsweredAsWithoutALock(t *testing.
 			}, locks...)
 			if w := request(t, e, "POST", "/reserve", string(tc.body), "Content-Type", "application/json"); w.Code != tc.code {
 				t.Errorf("%s, with a lock %v: %d %s, want %d", name, lock != nil, w.Code, w.Body, tc.code)
+			}
+		}
+	}
+}
+
+// A Group with a middleware has a handler of unknown requests on its own path. Such a request runs
+// without a lock, and the Group's middlewares and its own page for it run. The handler of a route
+// never runs so.
+func TestA404OfAGroupNeedsNoLock(t *testing.T) {
+	pass := func(next echo.HandlerFunc) echo.HandlerFunc { return func(c echo.Context) error { return next(c) } }
+	preflight := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if c.Request().Method == http.MethodOptions {
+				return c.NoContent(http.StatusNoContent)
+			}
+			return next(c)
+		}
+	}
+	// again calls the next middleware once more if the answer is 404.
+	again := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if err := next(c); err == nil {
+				return nil
+			}
+			return next(c)
+		}
+	}
+	page := func(c echo.Context) error { return c.String(http.StatusNotFound, "own page") }
+	for _, inGroup := range []bool{false, true} {
+		for _, several := range []bool{false, true} {
+			for _, own := range []bool{false, true} {
+				store := lockertest.NewMemory()
+				guard, err := echolock.FromRules(lockertest.NewLocker(t, store), httplock.Rules{"POST /orders": {Key: "orders", Wait: locker.NoWait}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				e, ran := echo.New(), false
+				e.Use(override, again)
+				middlewares := []echo.MiddlewareFunc{preflight, guard.Middleware(), pass}
+				if !inGroup {
+					e.Use(guard.Middleware())
+					middlewares = []echo.MiddlewareFunc{preflight}
+				}
+				g := e.Group("/orders", middlewares...)
+				g.POST("", func(c echo.Context) error {
+					ran = true
+					if _, ok := echolock.FromContext(c); !ok {
+						t.Error("the handler runs without its lock")
+					}
+					return c.NoContent(http.StatusOK)
+				})
+				if several {
+					g.GET("", func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+				}
+				text := "Not Found"
+				if own {
+					g.RouteNotFound("", page)
+					text = "own page"
+				}
+				for _, busy := range []bool{false, true} {
+					post := 200
+					if busy {
+						store.Occupy("orders", 0)
+						post = 409
+					}
+					for _, tc := range []struct {
+						method, override string
+						code             int
+						body             string
+					}{
+						{"DELETE", "", 404, text}, {"HEAD", "", 404, ""}, {"OPTIONS", "", 204, ""}, {"POST", "", post, ""},
+						{"POST", "DELETE", 404, text},
+					} {
+						ran = false
+						w := request(t, e, tc.method, "/orders", "", echo.HeaderXHTTPMethodOverride, tc.override)
+						if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) || ran != (tc.code == 200) {
+							t.Errorf("in the Group %v, several methods %v, own page %v, busy %v: %s as %q: %d %s, ran %v; want %d with %q",
+								inGroup, several, own, busy, tc.method, tc.override, w.Code, w.Body, ran, tc.code, tc.body)
+						}
+					}
+				}
 			}
 		}
 	}

@@ -53,19 +53,27 @@ func unclear(r *http.Request) (string, error) {
 // by Echo.Pre, which runs before the router, it answers every request 404.
 //
 // Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method: an
-// override after the router runs the handler of one method under the Rule of another.
+// override after the router runs the handler of one method under the Rule of another, or is
+// answered 404 if the path belongs to a Group with middlewares.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
 	var known sync.Map // *echo.Echo → the methods of its paths
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if c.Path() == "" {
+			switch {
+			case c.Path() == "":
 				return unrouted(c)
+			case is(c.Handler(), notFound):
+				return next(c)
 			}
 			methods, ok := known.Load(c.Echo())
 			if !ok { // the first request of this Echo: now all of its routes are registered
 				methods, _ = known.LoadOrStore(c.Echo(), methodsOf(c.Echo()))
 			}
-			if locked := g.lockOf(c, methods.(map[string][]string)[c.Path()]); locked != nil {
+			locked, ok := g.lockOf(c, methods.(map[string][]string)[c.Path()])
+			switch {
+			case !ok:
+				return notFound(c)
+			case locked != nil:
 				return serve(c, locked, next)
 			}
 			return next(c)
@@ -73,14 +81,12 @@ func (g *Guard) Middleware() echo.MiddlewareFunc {
 	}
 }
 
-// methodsOf returns the methods of all routes, by path.
+// methodsOf returns the methods of all routes, by path. RouteNotFound is one of these methods.
 func methodsOf(e *echo.Echo) map[string][]string {
 	methods := make(map[string][]string)
 	add := func(routes []*echo.Route) {
 		for _, r := range routes {
-			if r.Method != echo.RouteNotFound {
-				methods[r.Path] = append(methods[r.Path], r.Method)
-			}
+			methods[r.Path] = append(methods[r.Path], r.Method)
 		}
 	}
 	add(e.Routes())
@@ -94,15 +100,39 @@ func methodsOf(e *echo.Echo) map[string][]string {
 // has all methods of the path that Echo has found. A middleware before the guard may have changed
 // the request's method after Echo found the route. If the new method has no route, the only method
 // of the path counts. If there are several, and one of them has a Rule, the request is refused.
-func (g *Guard) lockOf(c echo.Context, methods []string) http.Handler {
+//
+// A path may also have a handler of unknown requests: each Group with a middleware registers one.
+// Then Echo has found either this handler, or a handler with a Rule whose method was changed
+// afterwards. Echo does not say which one, so ok is false: only the former may run without a lock.
+func (g *Guard) lockOf(c echo.Context, methods []string) (locked http.Handler, ok bool) {
 	method := c.Request().Method
 	if len(methods) > 0 && !slices.Contains(methods, method) {
-		if len(methods) > 1 && slices.ContainsFunc(methods, func(m string) bool { return g.locks[m+" "+c.Path()] != nil }) {
-			return g.refused
+		guarded := slices.ContainsFunc(methods, func(m string) bool { return g.locks[m+" "+c.Path()] != nil })
+		switch {
+		case guarded && slices.Contains(methods, echo.RouteNotFound):
+			return nil, false
+		case guarded && len(methods) > 1:
+			return g.refused, true
 		}
 		method = methods[0]
 	}
-	return g.locks[method+" "+c.Path()]
+	return g.locks[method+" "+c.Path()], true
+}
+
+// notFound answers a request with the handler that RouteNotFound has registered for its path. It
+// does not call the next middleware, which could run the handler of a route without its lock. While
+// it runs, c.Handler is notFound itself, and tells this to a guard that is a middleware of a Group.
+func notFound(c echo.Context) error {
+	e, r := c.Echo(), c.Request()
+	router, ok := e.Routers()[r.Host]
+	if !ok {
+		router = e.Router()
+	}
+	found := e.NewContext(r, nil)
+	router.Find(echo.RouteNotFound, echo.GetPath(r), found) // finds no handler of another method
+	defer c.SetHandler(c.Handler())
+	c.SetHandler(notFound)
+	return found.Handler()(c)
 }
 
 // Validate returns an error that names the Rules without a route. Call it with Echo.Routes() when

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -145,5 +146,34 @@ func TestARepeatedResponseIsReadableByEveryClient(t *testing.T) {
 		if code, body, header := s.send(t, "/orders/1", "", "Idempotency-Key", "k", "Accept-Encoding", "gzip"); code != http.StatusOK || body != "paid" || header.Get("Content-Encoding") != "" {
 			t.Errorf("%d %q %v", code, body, header)
 		}
+	}
+}
+
+// fasthttp parses a form with a Content-Encoding only when it is asked for, and then decodes it
+// without a limit. A small request could take all of the memory before its lock is even taken.
+func TestACompressedFormIsNotDecodedBeforeTheLock(t *testing.T) {
+	const size = 64 << 20
+	var form bytes.Buffer
+	z := gzip.NewWriter(&form)
+	_, _ = io.WriteString(z, "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n")
+	_, _ = z.Write(make([]byte, size))
+	_, _ = io.WriteString(z, "\r\n--x--\r\n")
+	_ = z.Close()
+	sent := form.String()
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), func(c fiber.Ctx) error {
+		if string(c.BodyRaw()) != sent {
+			t.Error("the handler does not find the body that was sent")
+		}
+		return nil
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	code, body, _ := s.send(t, "/orders/1", sent, "Content-Type", "multipart/form-data; boundary=x", "Content-Encoding", "gzip")
+	runtime.ReadMemStats(&after)
+	if code != http.StatusOK {
+		t.Errorf("%d %s", code, body)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > size/4 {
+		t.Errorf("a request of %d bytes has used %d bytes of memory", len(sent), n)
 	}
 }

@@ -53,10 +53,12 @@ func (v *visit) request() *http.Request {
 
 // wholeBody returns a copy of the body. fasthttp reads a multipart form before the handler, forgets
 // its bytes, and then writes the parts in any order. A repeated request must be equal to the first
-// one, so the parts are in the order of their names here.
+// one, so the parts are in the order of their names here. A form with a Content-Encoding is not
+// read before the handler, so its bytes are still there, and stay encoded: MultipartForm would
+// decode them without a limit.
 func (v *visit) wholeBody(from *fasthttp.Request) []byte {
 	boundary := string(from.Header.MultipartFormBoundary())
-	if boundary == "" || v.c.App().Config().DisablePreParseMultipartForm {
+	if boundary == "" || len(from.Header.ContentEncoding()) > 0 || v.c.App().Config().DisablePreParseMultipartForm {
 		return bytes.Clone(from.Body())
 	}
 	form, err := from.MultipartForm()
