@@ -39,21 +39,26 @@ func (c *caller) mindOrder(ctx context.Context) error {
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w, by a lease in the context that RunAll got; leave the key out, or take both through a Locker of NewReentrant", ErrSelfDeadlock)
-		case l.hold.claim.Key > key && !(outermost.Is(ctx, l.rule.Key) && l == outermostIn(ctx) && l.hold.claim.Key == l.engine.cfg.prefix+l.rule.Key):
+		case l.hold.claim.Key > key && !l.isOfRequest(ctx):
 			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		}
 	}
 	return nil
 }
 
-// outermostIn returns the outermost lease in ctx, or nil.
-func outermostIn(ctx context.Context) (l *Lease) {
+// isOfRequest reports whether l is the lease of the idempotent request to which ctx belongs, and of
+// no other key.
+func (l *Lease) isOfRequest(ctx context.Context) bool {
+	if !outermost.Is(ctx, l.rule.Key) || l.hold.claim.Key != l.engine.cfg.prefix+l.rule.Key {
+		return false
+	}
+	var first *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.lease != nil {
-			l = h.lease
+			first = h.lease
 		}
 	}
-	return l
+	return l == first
 }
 
 // checkNested checks whether the caller's context holds this key already. It refuses an acquire
