@@ -20,7 +20,7 @@ func main() {
 	var o order
 	all := flag.Bool("all", false, "measure all rows")
 	only := flag.String("row", "", "measure these rows, such as P3 or P4,P5")
-	draw := flag.Bool("plot", false, "measure nothing: draw "+plotFile+", "+updateFile+" and "+latencyFile+" from "+resultsFile)
+	draw := flag.Bool("plot", false, "measure nothing: draw "+updateFile+" and "+latencyFile+" from "+resultsFile)
 	out := flag.String("out", "", "write to this file instead of standard output")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each takes its turn; fewer than 5 do not tell a trend from noise")
 	flag.DurationVar(&o.turn, "turn", 700*time.Millisecond, "how long a turn is")

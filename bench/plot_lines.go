@@ -40,16 +40,6 @@ var panels = []panel{
 
 const panelWidth, panelHeight, panelTop = 300, 280, 80
 
-// isMeasured reports whether results contain both rows with their latencies.
-func (l latencyPlot) isMeasured(results string) bool {
-	for _, p := range panels {
-		if found, err := p.points(results, latchkit); err != nil || len(found) == 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // plot returns the plot of results, the text of RESULTS.md, as an SVG.
 func (l latencyPlot) plot(results string) (string, error) {
 	var b strings.Builder
