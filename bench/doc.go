@@ -1,7 +1,7 @@
 // Bench measures what locks cost. It compares latchkit with other libraries, and with the bare
 // commands that every lock needs. It reports which targets are reached.
 //
-//	go run -C bench . -all                   everything, some 8 minutes on 2 processors
+//	go run -C bench . -all                   everything, half an hour on 2 processors
 //	go run -C bench . -all -out RESULTS.md   the same, into bench/RESULTS.md
 //	go run -C bench . -row P3                one row
 //

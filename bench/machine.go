@@ -29,7 +29,11 @@ func provenance(ctx context.Context, command string) (string, error) {
 	line := func(what, is string) { fmt.Fprintf(&b, "| %s | %s |\n", what, is) }
 	b.WriteString("| | |\n|---|---|\n")
 	line("date", time.Now().UTC().Format("2006-01-02 15:04 MST"))
-	line("command", "`"+command+"`")
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	line("command", "`"+strings.ReplaceAll(command, home, "$HOME")+"`")
 	line("machine", fmt.Sprintf("%s, %d processors, %s/%s, kernel %s", processor(), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, kernel()))
 	line("load before", loadAverage())
 	line("redis-server", redis+", on loopback, without persistence")
