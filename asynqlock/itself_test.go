@@ -1,6 +1,7 @@
 package asynqlock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -92,9 +93,15 @@ func TestALeaseNamesItsTask(t *testing.T) {
 // during this run, the task meets this lease.
 func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.T) {
 	t.Parallel()
-	for name, metadata := range map[string]func(queue, id string) string{
-		"a watcher":           func(string, string) string { return asynqlock.WakeName },
-		"its own earlier run": func(queue, id string) string { return key.Of("asynq-task", queue, id) },
+	watcher := func(string, string) string { return asynqlock.WakeName }
+	own := func(queue, id string) string { return key.Of("asynq-task", queue, id) }
+	for name, tc := range map[string]struct {
+		metadata func(queue, id string) string
+		wait     time.Duration // of Adjust; 0: unchanged
+	}{
+		"a watcher":                        {watcher, 0},
+		"its own earlier run":              {own, 0},
+		"its own earlier run, short waits": {own, 50 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,9 +113,11 @@ func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.
 				}
 			}
 			other := q.locker()
-			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: metadata(q.name, "once")})
+			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: tc.metadata(q.name, "once")})
 			must(t, err)
-			g := guard(t, q.locker(), asynqlock.Drop())
+			g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
+				rule.Wait = cmp.Or(tc.wait, rule.Wait)
+			}))
 			mux := asynq.NewServeMux()
 			mux.Use(g.Middleware)
 			mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
@@ -121,9 +130,17 @@ func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.
 			stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
 			must(t, stopping.Start(mux))
 			id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
-			await(t, "it waits for its key, in its worker", waits(other))
+			since := time.Now()
+			await(t, "it waits for its key, in its worker", func() bool { return time.Since(since) > 10*tc.wait && waits(other)() })
 			must(t, lease.Release(t.Context()))
-			<-begun
+			await(t, "it runs", func() bool {
+				select {
+				case <-begun:
+					return true
+				default:
+					return false
+				}
+			})
 			stopping.Shutdown()
 			q.serve(guard(t, q.locker(), asynqlock.Drop()), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
 			await(t, "it waits for its own earlier run, or is dropped", func() bool { return waits(other)() || q.state(id) == "gone" })

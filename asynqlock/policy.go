@@ -220,6 +220,9 @@ func (j *job) derive(ctx context.Context) error {
 	if j.rule.adjust != nil {
 		j.rule.adjust(ctx, j.task, &j.lock)
 	}
+	if j.staying { // it waits for as long as it can
+		j.lock.Wait = shortenWait(ctx, j.wait)
+	}
 	j.lock.Name = cmp.Or(j.lock.Name, j.task.Type())
 	return nil
 }

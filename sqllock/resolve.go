@@ -156,7 +156,9 @@ func (b *base) recall(ctx context.Context, resource, id string) (committed bool,
 			return tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
 		})
 	}
-	if b.ownConn { // there, database/sql waits for a COMMIT that hangs, whatever ctx says
+	// On the caller's own connection, database/sql waits for a COMMIT that hangs, and some drivers
+	// of SQLite wait for another writer, whatever ctx says.
+	if b.ownConn || b.dialect == SQLite {
 		err = bounded(ctx, recall)
 	} else {
 		err = recall()

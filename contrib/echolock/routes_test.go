@@ -182,6 +182,8 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 			{"POST", "/open", "DELETE", 200, "no lock"},
 			{"POST", "/site/x", "", 404, "own page"},
 			{"POST", "/group", "GET", 404, "Not Found"},
+			{"POST", "/group", echo.RouteNotFound, 404, "Not Found"},
+			{"POST", "/one/1", echo.RouteNotFound, 200, "one:1"},
 			{"POST", "/free/1", "GET", 200, "no lock"},
 			{"GET", "/one/1", "", 405, "Not Allowed"},
 			{"GET", "/two/1", "", 405, "Not Allowed"},

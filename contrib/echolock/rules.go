@@ -49,8 +49,9 @@ func unclear(r *http.Request) (string, error) {
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes run without a
-// lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Registered
-// by Echo.Pre, which runs before the router, it answers every request 404.
+// lock. Register the middleware by Echo.Use, after Recover, tracing, authentication and CORS, because
+// a middleware after it does not see the unknown methods of a path with a Rule in a Group with
+// middlewares. Registered by Echo.Pre, which runs before the router, it answers every request 404.
 //
 // Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method: an
 // override after the router runs the handler of one method under the Rule of another, or is
@@ -106,7 +107,8 @@ func methodsOf(e *echo.Echo) map[string][]string {
 // afterwards. Echo does not say which one, so ok is false: only the former may run without a lock.
 func (g *Guard) lockOf(c echo.Context, methods []string) (locked http.Handler, ok bool) {
 	method := c.Request().Method
-	if len(methods) > 0 && !slices.Contains(methods, method) {
+	// RouteNotFound is the method of no request, unless a client has asked for it.
+	if len(methods) > 0 && (method == echo.RouteNotFound || !slices.Contains(methods, method)) {
 		guarded := slices.ContainsFunc(methods, func(m string) bool { return g.locks[m+" "+c.Path()] != nil })
 		switch {
 		case guarded && slices.Contains(methods, echo.RouteNotFound):
