@@ -49,8 +49,8 @@ func unclear(r *http.Request) (string, error) {
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes run without a
-// lock. Register the middleware by Echo.Use, after Recover, tracing, authentication and CORS, because
-// a middleware after it does not see the unknown methods of a path with a Rule in a Group with
+// lock. Register the middleware by Echo.Use, after Recover, tracing, authentication and CORS: a
+// middleware after it does not see the unknown methods of a path with a Rule in a Group with
 // middlewares. Registered by Echo.Pre, which runs before the router, it answers every request 404.
 //
 // Register Echo's MethodOverride by Echo.Pre, because the Rule is found by the request's method: an
