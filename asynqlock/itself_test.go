@@ -3,7 +3,6 @@ package asynqlock_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -118,17 +117,7 @@ func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.
 			g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
 				rule.Wait = cmp.Or(tc.wait, rule.Wait)
 			}))
-			mux := asynq.NewServeMux()
-			mux.Use(g.Middleware)
-			mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
-				close(begun)
-				<-end
-				return errors.New("it fails after all")
-			})
-			cfg := promptConfig(asynq.Config{}, q.name)
-			cfg.ShutdownTimeout = time.Millisecond
-			stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
-			must(t, stopping.Start(mux))
+			stopping := q.serveUntilGivenBack(g, begun, end)
 			id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
 			since := time.Now()
 			await(t, "it waits for its key, in its worker", func() bool { return time.Since(since) > 10*tc.wait && waits(other)() })

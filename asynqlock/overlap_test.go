@@ -111,10 +111,10 @@ func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	}
 }
 
-func testGivenBack(t *testing.T, retries int) {
-	t.Helper()
-	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
-	g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second))
+// serveUntilGivenBack starts a server whose Shutdown gives a task that still runs back to the
+// queue. The handler closes begun, and fails when end is closed.
+func (q *queue) serveUntilGivenBack(g *asynqlock.Guard, begun, end chan struct{}) *asynq.Server {
+	q.t.Helper()
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
 	mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
@@ -124,10 +124,18 @@ func testGivenBack(t *testing.T, retries int) {
 	})
 	cfg := promptConfig(asynq.Config{}, q.name)
 	cfg.ShutdownTimeout = time.Millisecond
-	stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
-	if err := stopping.Start(mux); err != nil {
-		t.Fatal(err)
+	server := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
+	if err := server.Start(mux); err != nil {
+		q.t.Fatal(err)
 	}
+	return server
+}
+
+func testGivenBack(t *testing.T, retries int) {
+	t.Helper()
+	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
+	g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second))
+	stopping := q.serveUntilGivenBack(g, begun, end)
 	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour), asynq.MaxRetry(retries)).ID
 	<-begun
 	stopping.Shutdown()

@@ -93,9 +93,9 @@ var errFailed = errors.New("the work failed")
 // Before the work, Do can return the errors of locker.Acquire, [ErrReused] and [ErrOvertaken]. It
 // returns locker.ErrDone when the work was done and its answer was not stored, and
 // locker.ErrUnavailable when the Store fails. After the work, Do returns locker.ErrLost or
-// locker.ErrExpired when the lease ended first. If the answer could not be stored, Do returns
-// [ErrNotStored] together with the answer. If a transaction cannot be committed, Do returns the
-// error of the commit.
+// locker.ErrExpired when the lease ended first, and ErrOvertaken when another run of the request
+// has begun. If the answer could not be stored, Do returns [ErrNotStored] together with the answer.
+// If a transaction cannot be committed, Do returns the error of the commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
 	if err := typednil.Context("idempotency: Do", ctx); err != nil {
 		return Answer{}, err

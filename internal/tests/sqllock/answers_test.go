@@ -27,6 +27,17 @@ func newAnswers(t *testing.T, db *database, opts ...sqllock.Option) (idempotency
 	return answers, h
 }
 
+// newPermits returns a Locker with n permits for each key, which a database cannot claim.
+func newPermits(t *testing.T, n int) *locker.Engine {
+	t.Helper()
+	permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), n, locker.WithPrefix(rand.Text()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = permits.Close(context.Background()) })
+	return permits
+}
+
 // An answer is stored if and only if the work was done, also without a lease. If a statement of the
 // work has ended the transaction, the answer would be committed without the work.
 func TestAnAnswerIsStoredOnlyWithItsWork(t *testing.T) {
@@ -181,11 +192,7 @@ func TestSwapInsideOfNested(t *testing.T) {
 func TestAnAnswerNeedsNoFence(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
-		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 3, locker.WithPrefix(rand.Text()+":"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		permits := newPermits(t, 3)
 		l, _ := memory(t)
 		keeper, runs := idempotency.Keeper{Locker: permits, Store: answers}, 0
 		pay := func(ctx context.Context) (idempotency.Answer, error) {
@@ -217,11 +224,7 @@ func TestAnAnswerNeedsNoFence(t *testing.T) {
 func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
-		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 1, locker.WithPrefix(rand.Text()+":"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		permits := newPermits(t, 1)
 		l, _ := memory(t)
 		keeper := idempotency.Keeper{Locker: l, Store: answers}
 		pay := func(ctx context.Context, revoke bool) error {
@@ -241,7 +244,7 @@ func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 			})
 			return err
 		}
-		err = locker.Run(t.Context(), permits, locker.Rule{Key: "account", TTL: time.Second}, func(ctx context.Context) error {
+		err := locker.Run(t.Context(), permits, locker.Rule{Key: "account", TTL: time.Second}, func(ctx context.Context) error {
 			if err := pay(ctx, true); err == nil {
 				t.Error("the payment was committed")
 			}
@@ -261,14 +264,10 @@ func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
-		permits, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 1, locker.WithPrefix(rand.Text()+":"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = permits.Close(context.Background()) })
+		permits := newPermits(t, 1)
 		readers := lockertest.NewLocker(t, lockertest.NewMemory())
 		keeper := idempotency.Keeper{Locker: permits, Store: answers}
-		err = locker.Run(t.Context(), readers, locker.Rule{Key: "tariff", Mode: locker.Shared}, func(ctx context.Context) error {
+		err := locker.Run(t.Context(), readers, locker.Rule{Key: "tariff", Mode: locker.Shared}, func(ctx context.Context) error {
 			_, err := keeper.Do(ctx, idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
 				tx, _ := sqllock.TxFromContext(ctx)
 				if err := deposit(10)(ctx, tx); err != nil {
