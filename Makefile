@@ -94,7 +94,7 @@ chaos: tools ## attack locks of all kinds on all topologies for some minutes, on
 	.ci/chaos
 
 .PHONY: soak
-soak: tools ## the same for an hour on the system's server, and write docs/faults.md; make soak time=8h
+soak: tools ## the same for an hour on all three servers, and write docs/faults.md; make soak time=8h
 	.ci/chaos $(time)
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 	go test -count=1 -timeout 1h ./internal/quorum -run WhenACallIsLost -nodes 5 -part -1

@@ -325,7 +325,7 @@ func worst(h *history, v *verdict, troubles []trouble) (bars []bar) {
 			continue
 		}
 		b := bar{Process: one.process, Label: one.reason, From: max(one.granted, start).since(start), To: min(one.alive, end).since(start), Fence: one.fence}
-		if i := slices.IndexFunc(h.writes, func(w write) bool { return w.op == one.id && !w.late }); i >= 0 {
+		if i := slices.IndexFunc(h.writes, func(w write) bool { return w.op == one.id+"/0" && !w.late }); i >= 0 {
 			b.Wrote = h.writes[i].result
 		}
 		bars = append(bars, b)

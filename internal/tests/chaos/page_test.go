@@ -29,12 +29,12 @@ func TestThePageOfFaults(t *testing.T) {
 				Faults:  map[string]*faultStat{"FLUSHALL": {Injected: 3, Operations: 40, Overlaps: 1, Recovery: []time.Duration{5 * time.Millisecond}}},
 				Verdict: &verdict{Grants: 1234, Writes: 99, Stale: 4, Losses: 5, Told: 4, Overlaps: []overlap{o}},
 				Worst:   []bar{{Process: "w1", Label: "lost", From: 0, To: 9 * time.Millisecond, Fence: 12, Wrote: stale}}},
-			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 8, For: 8 * time.Second}, Verdict: &verdict{}},
-			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 100, For: 8 * time.Second}, Verdict: &verdict{}},
+			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 8, For: 8 * time.Second}, Server: "Redis 7", Database: "pgx", Verdict: &verdict{}},
+			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 100, For: 8 * time.Second}, Server: "Valkey 9", Database: "sqlite", Verdict: &verdict{}},
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8,\n  100 to 100", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -123,6 +123,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	rounds, commits := map[string]int{}, map[string]bool{}
 	var each time.Duration
 	var seeds []uint64
+	serverOf := map[uint64]string{}
 	var worst *result
 	longest := time.Duration(-1)
 	stat := func(m map[string]*faultStat, key string) *faultStat {
@@ -140,6 +141,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		servers[res.Server], databases[res.Database] = true, true
 		commits[res.Commit], each = true, res.Round.For
 		seeds = append(seeds, res.Round.Seed)
+		serverOf[res.Round.Seed] = res.Server
 		set := res.Round.Topology + " | " + res.Round.Kind
 		if sets[set] == nil {
 			sets[set] = &verdict{}
@@ -164,12 +166,13 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("<!-- Written by make soak, from the record of a run. Change internal/tests/chaos/page_test.go instead. -->")
 	line("")
 	line("Four processes with three callers each lock 3 to 5 keys by the public API, and increment a register")
-	line("in a database under these locks, with sqllock. In some rounds, each process has %d callers, who lock", briskCallers)
-	line("%d keys for short times. After a hold, a holder also sends a write to a service that knows nothing", briskKeys)
-	line("but the fence, and that gets it up to two TTLs late. Meanwhile faults strike, one to three at a")
-	line("time. Each process writes down what it saw, by one monotonic clock: the grant, the fence, the last")
-	line("look at the context that said that it is alive, and the release. A checker compares all of this")
-	line("with the database. [guarantees.md](guarantees.md) says what is promised; this page shows one run.")
+	line("in a database under these locks, with sqllock, up to four times in a hold. In some rounds, each")
+	line("process has %d callers, who lock %d keys for short times. After a hold, a holder also sends a write", briskCallers, briskKeys)
+	line("to a service that knows nothing but the fence, and that gets it up to two TTLs late. Meanwhile")
+	line("faults strike, one to three at a time. Each process writes down what it saw, by one monotonic")
+	line("clock: the grant, the fence, the last look at the context that said that it is alive, and the")
+	line("release. A checker compares all of this with the database. [guarantees.md](guarantees.md) says what")
+	line("is promised; this page shows one run.")
 	line("")
 	line("* **The run**: %d rounds with faults for %v in all, on %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "))
 	line("  with %s, with the locks of commit %s. A longer run shows more.", databaseNames(databases), strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
@@ -178,14 +181,14 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	series := seriesOf(seeds)
 	texts, most := make([]string, 0, len(series)), 0
 	for _, one := range series {
-		texts, most = append(texts, fmt.Sprintf("%d to %d", one[0], one[len(one)-1])), max(most, len(one))
+		texts, most = append(texts, fmt.Sprintf("%d to %d on %s", one[0], one[len(one)-1], serverOf[one[0]])), max(most, len(one))
 	}
 	line("* **The seeds**, one for each round: %s.", strings.Join(texts, ",\n  "))
 	line("* **Repeat it**: for each row of seeds, the same rounds, with the same faults at about the same")
 	line("  times, are")
-	line("  `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`.", first(seeds), each, (time.Duration(most) * (each + 3*time.Second)).Round(time.Second))
-	line("  `make soak` runs rounds for an hour, with new seeds and several rounds at the same time, and")
-	line("  writes this page anew.")
+	line("  `go test ./internal/tests/chaos -run TestChaos -v -seed %d -round %v -for %v`,", first(seeds), each, (time.Duration(most) * (each + 3*time.Second)).Round(time.Second))
+	line("  with the row's redis-server first in PATH. `make soak` runs rounds for an hour, with new seeds and")
+	line("  a row on each of these servers at the same time, and writes this page anew.")
 	line("")
 	line("## What happened")
 	line("")

@@ -212,14 +212,19 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 		stay = short(rng, 40*time.Millisecond)
 	}
 	half := h.granted.add(stay / 2)
-	wrote := w.db == nil || w.Kind == kindSemaphore || h.fence == 0 && w.Library == "" || rng.IntN(3) == 0 || w.Brisk && rng.IntN(2) > 0
-	if w.Unfenced { // a control, whose few rounds must show a pause between a read and its write
-		half, wrote = h.granted, false
+	writes := 1 + rng.IntN(4)
+	switch {
+	case w.Unfenced: // a control, whose few rounds must show a pause between a read and its write
+		half, writes = h.granted, 1
+	case w.db == nil, w.Kind == kindSemaphore, h.fence == 0 && w.Library == "", rng.IntN(3) == 0:
+		writes = 0
+	case w.LongHold:
+		writes = 1
 	}
-	for end := h.granted.add(stay); look(); {
-		if at := now(); !wrote && at >= half {
-			w.write(rng, g, h)
-			wrote = true
+	for end, n := h.granted.add(stay), 0; look(); {
+		if at := now(); n < writes && at >= half {
+			w.write(rng, g, h, n)
+			n++
 		} else if at >= end {
 			break
 		}
@@ -302,9 +307,9 @@ func (w *worker) lead(rng *rand.Rand, caller int) {
 	}
 }
 
-// write increments the register of the key in a transaction. A reader only reads it.
-func (w *worker) write(rng *rand.Rand, g grant, h *hold) {
-	one := write{op: h.id, key: h.key, fence: h.fence, reads: h.shared, called: now(), before: -1}
+// write increments the register of the key in transaction n of the hold. A reader only reads it.
+func (w *worker) write(rng *rand.Rand, g grant, h *hold, n int) {
+	one := write{op: fmt.Sprint(h.id, "/", n), key: h.key, fence: h.fence, reads: h.shared, called: now(), before: -1}
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 	defer cancel()
 	think := short(rng, 3*time.Millisecond)
