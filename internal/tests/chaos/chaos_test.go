@@ -265,6 +265,7 @@ func (v *verdict) add(o *verdict) {
 	v.Waits += o.Waits
 	v.Overdue = append(v.Overdue, o.Overdue...)
 	v.LostUpdates += o.LostUpdates
+	v.ForNobody += o.ForNobody
 	v.Overlaps = append(v.Overlaps, o.Overlaps...)
 	v.Violations = append(v.Violations, o.Violations...)
 }

@@ -48,6 +48,7 @@ type verdict struct {
 	Overdue                 []time.Duration // of these, how much later they came back than their deadlines
 	Overlaps                []overlap
 	LostUpdates             int
+	ForNobody               int // keys that a call has locked after its undo
 	Violations              []string
 }
 

@@ -50,6 +50,9 @@ const (
 	quorum5   = "quorum of 5"
 )
 
+// nodesOf is how many servers vote in a quorum.
+var nodesOf = map[string]int{quorum3: 3, quorum5: 5}
+
 const (
 	roundTTL = 400 * time.Millisecond
 	units    = 3 // of a semaphore
@@ -92,7 +95,7 @@ func (o order) clients() (all []redis.UniversalClient) {
 func (o order) lockers() (engine *locker.Engine, l locker.Locker, err error) {
 	clients := o.clients()
 	switch {
-	case strings.HasPrefix(o.Topology, "quorum"):
+	case nodesOf[o.Topology] > 0:
 		var nodes []locker.Client
 		for _, c := range clients {
 			nodes = append(nodes, c)

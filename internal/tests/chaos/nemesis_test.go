@@ -44,6 +44,14 @@ const workerStopped = "worker stopped (SIGSTOP)"
 // fault for controls: more than a minority has forgotten its leases.
 const twoRestarts = "two nodes restarted"
 
+// restarts are the faults that restart servers.
+const (
+	restartBlank    = "restart without data"
+	restartWithData = "restart with all data"
+	rollingRestart  = "rolling restart"
+	nodeReplaced    = "node replaced"
+)
+
 // nemeses are all faults. Their names are those of docs/faults.md.
 var nemeses = []nemesis{
 	{name: workerStopped, on: always, begin: func(w *world) func() {
@@ -93,11 +101,11 @@ var nemeses = []nemesis{
 	{name: "CLIENT KILL", on: always, begin: command("client", "kill", "type", "normal")},
 	{name: "CLIENT PAUSE", on: always, begin: command("client", "pause", 300)},
 	{name: "SCRIPT FLUSH", on: withScripts, begin: command("script", "flush")},
-	{name: "restart without data", on: blank, loses: true, begin: onServers(func(_ *world, s *redistest.Server) func() {
+	{name: restartBlank, on: blank, loses: true, begin: onServers(func(_ *world, s *redistest.Server) func() {
 		s.Restart()
 		return nil
 	})},
-	{name: "restart with all data", on: func(w *world) bool { return w.durable }, begin: onServers(func(_ *world, s *redistest.Server) func() {
+	{name: restartWithData, on: func(w *world) bool { return w.durable }, begin: onServers(func(_ *world, s *redistest.Server) func() {
 		s.Restart()
 		return nil
 	})},
@@ -152,7 +160,7 @@ var nemeses = []nemesis{
 		return s.Resume
 	})},
 	{name: "slot moved", on: onCluster, alone: true, begin: moveSlot},
-	{name: "rolling restart", on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: func(w *world) func() {
+	{name: rollingRestart, on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: func(w *world) func() {
 		for _, s := range w.servers {
 			s.Restart()
 			if !w.awaitVotes() {
@@ -167,7 +175,7 @@ var nemeses = []nemesis{
 		}
 		return nil
 	}},
-	{name: "node replaced", on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
+	{name: nodeReplaced, on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
 		s.Restart()
 		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
 		defer cancel()

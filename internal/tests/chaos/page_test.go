@@ -34,7 +34,7 @@ func TestThePageOfFaults(t *testing.T) {
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 | 1 | 0 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -121,6 +121,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	faults, cells := map[string]*faultStat{}, map[string]*faultStat{}
 	sets, servers, databases := map[string]*verdict{}, map[string]bool{}, map[string]bool{}
 	rounds, commits := map[string]int{}, map[string]bool{}
+	restarts, twice := 0, 0 // of the nodes of quorums, and the times when two held a lock of a quorum
 	var each time.Duration
 	var seeds []uint64
 	serverOf := map[uint64]string{}
@@ -148,6 +149,15 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		}
 		sets[set].add(res.Verdict)
 		rounds[set]++
+		if n := nodesOf[res.Round.Topology]; n > 0 {
+			twice += len(res.Verdict.Overlaps)
+			// A fault hits a minority of the nodes, but a rolling restart hits all.
+			for name, hit := range map[string]int{restartBlank: n / 2, restartWithData: n / 2, nodeReplaced: n / 2, rollingRestart: n} {
+				if s := res.Faults[name]; s != nil {
+					restarts += s.Injected * hit
+				}
+			}
+		}
 		for name, s := range res.Faults {
 			stat(faults, name).add(s)
 			stat(cells, name+"/"+res.Round.Kind).add(s)
@@ -210,6 +220,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		{"times when two believed to hold a lock, without the fence", len(sum.Overlaps)},
 		{"of these, outside of the windows that guarantees.md names", undocumented(sum)},
 		{"**writes of a former holder that reached the database**", oldWrites(sum)},
+		{"restarts of the nodes of quorums", restarts}, {"times when two believed to hold a lock of a quorum", twice},
 		{"grants with a smaller fence than an earlier one, in such a window", sum.Behind},
 		{"acquires without a grant", sum.Waits},
 		{"of these, back more than 250 ms after their context or Wait", len(sum.Overdue)},
@@ -274,8 +285,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("extended. A holder looks whether its lock is alive, then reads, works and writes. The numbers of")
 	line("grants are small, because holds are long here, and each control ends soon.")
 	line("")
-	line("| control | faults | grants | lost increments | two holders |")
-	line("|---|---|---|---|---|")
+	line("| control | faults | grants | lost increments | two holders | keys locked for nobody |")
+	line("|---|---|---|---|---|---|")
 	controlsOf(all, line)
 	line("")
 	if worst != nil {
@@ -337,7 +348,7 @@ func controlsOf(all []*result, line func(format string, args ...any)) {
 	}
 	for _, name := range names {
 		v := sums[name]
-		line("| %s | %s | %s | %d | %d |", name, faults[name], thousands(v.Grants), v.LostUpdates, len(v.Overlaps))
+		line("| %s | %s | %s | %d | %d | %d |", name, faults[name], thousands(v.Grants), v.LostUpdates, len(v.Overlaps), v.ForNobody)
 	}
 }
 

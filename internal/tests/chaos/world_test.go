@@ -132,7 +132,7 @@ func historyFolder(t *testing.T) string {
 	return dir
 }
 
-func (w *world) quorum() bool { return strings.HasPrefix(w.Topology, "quorum") }
+func (w *world) quorum() bool { return nodesOf[w.Topology] > 0 }
 
 func (w *world) startServers() {
 	w.Helper()
@@ -140,7 +140,6 @@ func (w *world) startServers() {
 	if w.durable = w.rng.IntN(3) == 0 && w.Patch[0] == "" && w.Only == nil; w.durable {
 		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
 	}
-	n := 1
 	switch w.Topology {
 	case sentinel:
 		w.durable = false
@@ -152,12 +151,8 @@ func (w *world) startServers() {
 		w.cluster = redistest.StartCluster(w)
 		w.servers = append(slices.Clone(w.cluster.Masters), w.cluster.Replicas...)
 		return
-	case quorum3:
-		n = 3
-	case quorum5:
-		n = 5
 	}
-	for range n {
+	for range max(nodesOf[w.Topology], 1) {
 		s, clock := redistest.StartWithClock(w, args...)
 		w.servers, w.clocks[s] = append(w.servers, s), clock
 	}
