@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -87,6 +88,11 @@ type visit struct {
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
 	paced   pacedWriter        // the value behind the field "wrote", if the response is paced
+}
+
+// failed reports whether the handlers have added an error. Gin itself adds the error of a write.
+func (v *visit) failed() bool {
+	return len(v.c.Errors) < v.errors || slices.ContainsFunc(v.c.Errors[v.errors:], func(e *gin.Error) bool { return !v.OnlyUnsent(e) })
 }
 
 func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
@@ -259,15 +265,15 @@ func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Opti
 }
 
 // WithSuccess defines which requests have succeeded, so that Rule.OnceFor remembers their work as
-// done. A request to which the handlers have added c.Error has not succeeded. Default: requests
-// with a status below 400 have succeeded.
+// done. A request to which the handlers have added c.Error has not succeeded, unless the error is
+// of a write to a client that has left. Default: requests with a status below 400 have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)
 	}
 	return httplock.WithSuccess(func(r *http.Request, _ int) bool {
 		v := visitOf(r)
-		if !v.ran || len(v.c.Errors) != v.errors { // a lock inside may have refused the request
+		if !v.ran || v.failed() { // a lock inside may have refused the request
 			return false
 		}
 		out := v.c.Writer

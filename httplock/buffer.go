@@ -28,7 +28,8 @@ func (m *middleware) callHeld(
 			panic(p)
 		}
 	}()
-	return m.call(ctx, waited, out, h, r, next)
+	stalled, _ = m.call(ctx, waited, out, h, r, next)
+	return stalled
 }
 
 // errEscaped is the error of a handler that has written to the response of an outer middleware.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/framework"
 )
 
 // ErrStalled is the cause of a handler's context when the client makes no progress for the time of
@@ -30,6 +32,7 @@ type pace struct {
 	writer pacedWriter // writes to the field client
 
 	stalled atomic.Bool
+	unsent  atomic.Bool // a write to the client has failed
 	over    atomic.Bool // the handler has returned
 }
 
@@ -52,6 +55,12 @@ func (p *pace) Value(k any) any {
 func (p *pace) stop() {
 	p.over.Store(true)
 	p.end(context.Canceled)
+}
+
+// failed records the error of a write to the client.
+func (p *pace) failed(err error) {
+	p.unsent.Store(true)
+	framework.Unsent(p.Context, err)
 }
 
 // reading starts the time limit of a read from the client, and returns a function that stops the
@@ -129,8 +138,12 @@ func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 		written, err := to.Write(part)
 		end()
 		n += written
-		if err != nil || n >= len(b) {
+		if err != nil {
+			w.pace.failed(err)
 			return n, err
+		}
+		if n >= len(b) {
+			return n, nil
 		}
 	}
 }
@@ -157,6 +170,7 @@ func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 			return n, nil
 		}
 		if err != nil {
+			w.pace.failed(err)
 			return n, err
 		}
 	}

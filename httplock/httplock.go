@@ -172,10 +172,14 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case err == nil || err == errFailed:
 	case ran:
+		work.takeBack(out, err)
 		work.tell(r, out)
 		m.spoiled(out, r, before, err)
 	default:
 		m.unlocked(out, r, next, err)
+	}
+	if work.aborted {
+		panic(http.ErrAbortHandler)
 	}
 }
 
@@ -284,9 +288,9 @@ func (m *middleware) handle(
 	if m.buffers() {
 		return m.buffered(ctx, waited, out, r, next, work)
 	}
-	stalled := m.call(ctx, waited, out, nil, r, next)
+	stalled, aborted := m.call(ctx, waited, out, nil, r, next)
 	result := m.result(out, r, stalled)
-	work.succeeded = result == nil
+	work.succeeded, work.aborted = result == nil, aborted
 	return result
 }
 
@@ -304,12 +308,26 @@ func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 }
 
 // call runs the handler with a request whose context ends with the lock. The handler writes to h,
-// or to out if h is nil. stalled reports whether the client made no progress.
+// or to out if h is nil. stalled reports whether the client made no progress. aborted reports that
+// the client did not get the whole response, and that the handler has ended by http.ErrAbortHandler
+// for that, as httputil.ReverseProxy does. The work may be done, so call ends this panic. The caller
+// panics again when it has recorded the work.
 func (m *middleware) call(
 	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
-) (stalled bool) {
+) (stalled, aborted bool) {
 	p := newPace(ctx, waited, out, m.stall)
-	defer p.stop()
+	defer func() {
+		p.stop()
+		stalled = p.stalled.Load()
+		if !p.unsent.Load() {
+			return
+		}
+		if v := recover(); v != nil && v != http.ErrAbortHandler {
+			panic(v)
+		} else {
+			aborted = v != nil
+		}
+	}()
 	body := r.Body
 	r.Body = p.body(r.Body)
 	defer func() { r.Body = body }()
@@ -321,7 +339,7 @@ func (m *middleware) call(
 		defer func() { h.to = before }()
 		m.next(p, h, r, next)
 	}
-	return p.stalled.Load()
+	return // the deferred function sets the results
 }
 
 func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -360,7 +378,7 @@ func (m *middleware) buffered(
 	h, before := m.hold(out), begun(out)
 	stalled := m.callHeld(ctx, waited, out, h, r, next)
 	if h.over {
-		return errResponseTooLarge
+		framework.Unsent(r.Context(), errResponseTooLarge)
 	}
 	result, replied := m.result(h, r, stalled), !before && begun(out)
 	if replied {
@@ -380,7 +398,10 @@ func (m *middleware) buffered(
 			return err
 		}
 	}
-	if !replied {
+	switch {
+	case h.over:
+		return errResponseTooLarge
+	case !replied:
 		h.send()
 	}
 	return result

@@ -55,10 +55,11 @@ import (
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
 //
-// If a lock inside is lost, its reply is lock-lost. If the handler has succeeded all the same, the
-// work is done, and a repeated request gets the handler's response, or 409 already-done where only
-// the framework knows that response. An idempotency.Transactor rolls the work back instead, and a
-// repeated request runs again.
+// If a lock inside is lost, its reply is lock-lost, unless a middleware between the two has begun
+// another reply. If the handler has succeeded all the same, the work is done, and a repeated request
+// gets the handler's response, or 409 already-done where only the framework knows that response. An
+// idempotency.Transactor rolls the work back instead, and a repeated request runs again. If the
+// handler has succeeded, and its response did not reach the client, the work is done, too.
 //
 // Put this middleware outside of other locks, so that a replay needs no other lock. With
 // [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
@@ -104,7 +105,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		return
 	}
 	h, before := m.hold(out), describe(out.Header())
-	began, ran, stalled, replied, untouched := time.Now(), false, false, false, !begun(out)
+	began, ran, stalled, aborted, replied, untouched := time.Now(), false, false, false, false, !begun(out)
 	var answer idempotency.Answer
 	var inside atomic.Pointer[held]
 	err = m.breaker.Try(r.Context(), rule.Key, func(ctx context.Context, granted func()) (err error) {
@@ -115,7 +116,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
 			ctx = context.WithValue(ctx, insideKey{}, &inside)
-			stalled = m.call(ctx, waited, out, h, r, next)
+			stalled, aborted = m.call(ctx, waited, out, h, r, next)
 			if replied = untouched && !h.over && begun(out); replied {
 				return m.repliedPast(out, r)
 			}
@@ -144,6 +145,9 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		h.repeat(answer.Response)
 		h.send()
 	}
+	if aborted {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 // repliedPast is the outcome of a handler that has replied by out itself. The response is not
@@ -161,7 +165,22 @@ type insideKey struct{}
 // done is what the handler under a lock has done.
 type done struct {
 	succeeded bool
+	aborted   bool
 	response  *held // nil: the response was not held back
+}
+
+// takeBack takes the response of a handler whose lock was lost out of out, if a middleware outside
+// holds it back there: nothing of it was sent, so the reply to the lost lock can replace it.
+func (d *done) takeBack(out response, err error) {
+	h, ok := out.(*held)
+	if !ok || h.over || h.sent || !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
+		return
+	}
+	taken := *h
+	h.status, h.sealed, h.header, h.body = 0, nil, h.header.Clone(), bytes.Buffer{}
+	if d.response == nil && taken.Written() {
+		d.response = &taken
+	}
 }
 
 // tell tells the middleware of NewIdempotency outside of this one that the handler has succeeded,
@@ -181,7 +200,8 @@ func (d *done) tell(r *http.Request, out response) {
 // outcome converts the handler's response in h for the Store. finished is the response of a
 // handler that has succeeded, although h has the reply to a lost lock.
 func (m *middleware) outcome(r *http.Request, h, finished *held) idempotency.Outcome {
-	succeeded := m.succeeded(r, h)
+	// With FromRules, a framework knows the handler's status, and not that of the reply in h.
+	succeeded := m.succeeded(r, h) && (finished == nil || h.Status() < http.StatusBadRequest)
 	if _, undoes := m.store.(idempotency.Transactor); finished != nil && !succeeded && !undoes {
 		// The work is done, and a repeated request must not do it again.
 		finished.to, finished.over = h.to, finished.over || finished.body.Len() > h.most

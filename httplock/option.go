@@ -259,7 +259,9 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 }
 
 // WithSuccess says which requests have succeeded, so that Rule.OnceFor remembers their work as
-// done. Default: requests with a status below 400 have succeeded.
+// done. Default: requests whose handler has written a response with a status below 400 have
+// succeeded, also if the client has left before the end of the response. A handler that writes
+// nothing has not succeeded: let it write a status.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
 		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
