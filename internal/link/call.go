@@ -62,7 +62,7 @@ type Call struct {
 	make func() []any // makes the words of each attempt; nil: Words are used
 
 	bed   atomic.Pointer[chan struct{}] // wakes the caller that sleeps until its call ends: see duplex.sleep
-	reads bool                          // the caller that sleeps has become the reader; link.mu guards it
+	reads *wire                         // the caller that sleeps has become the reader of this; link.mu guards it
 
 	unknown int8 // how many times a node did not have the script: see duplex.settle
 	apart   bool // the call is not made together with others
@@ -144,13 +144,24 @@ func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underW
 
 // markRelisted turns a call under way, which was provably not executed, back into a listed call. It
 // returns false when the caller has left. A caller that sleeps does not sleep any longer, because
-// another link may send the call: it is woken after the change, so that it sees the change.
+// another link may send the call: it is woken after the change, so that it sees the change. So are
+// the callers of a group.
 func (c *Call) markRelisted() bool {
 	relisted := c.fate.CompareAndSwap(underWay, listed)
+	c.getUp()
+	if g := c.group(); g != nil {
+		for _, member := range g.members {
+			member.getUp()
+		}
+	}
+	return relisted
+}
+
+// getUp ends the sleep of c's caller.
+func (c *Call) getUp() {
 	if c.bed.Load() != nil {
 		wake(c.bed.Swap(nil))
 	}
-	return relisted
 }
 
 // end ends a call that is under way, with the reply text or the error err. If the caller has

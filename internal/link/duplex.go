@@ -121,13 +121,13 @@ func (d *duplex) sleep(w *wire, c *Call) {
 		*bed = make(chan struct{}, 1)
 	}
 	c.bed.Store(bed)
-	for !c.reads && c.bed.Load() == bed && c.fate.Load() == underWay {
+	for c.reads == nil && c.bed.Load() == bed && c.fate.Load() == underWay {
 		d.unlocked(func() { <-*bed })
 	}
 	c.bed.CompareAndSwap(bed, nil)
 	d.beds.Put(bed) // a late wake is harmless, because who sleeps looks again
-	if c.reads {
-		c.reads = false
+	if w = c.reads; w != nil {
+		c.reads = nil
 		d.read(w, c)
 	}
 }
@@ -182,7 +182,7 @@ func (d *duplex) appoint(w *wire) {
 	w.reading = true
 	if len(w.slots)-w.head <= fewExpected {
 		if c := w.sleeper(); c != nil {
-			c.reads = true
+			c.reads = w
 			wake(c.bed.Load())
 			return
 		}
@@ -270,13 +270,13 @@ func (d *duplex) encode(w *wire) {
 	now := time.Now()
 	for _, c := range calls {
 		w.marked++
-		s := slot{call: c, sent: now, size: len(w.out), marker: w.marked, asking: c.asking}
+		s := slot{call: c, sent: now, size: len(w.out), marker: w.marked, large: sizeOf(c.Words) > largeCall, asking: c.asking}
 		if c.asking {
 			w.out = append(w.out, "*1\r\n$6\r\nasking\r\n"...)
 		}
 		w.out = appendMarker(appendCommand(w.out, w.words(c)), s.marker)
 		s.size = len(w.out) - s.size
-		if w.bytes += s.size; s.size > largeCall {
+		if w.bytes += s.size; s.large {
 			w.large++
 		}
 		w.slots = append(w.slots, s)

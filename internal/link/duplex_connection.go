@@ -98,7 +98,11 @@ func (d *duplex) look() {
 		limit = min(max(4*trip, longestSilence), flightFor)
 	}
 	for _, w := range append(slices.Clone(d.former), d.wire) {
-		if w == nil || w.head == len(w.slots) {
+		if w == nil {
+			continue
+		}
+		if w.head == len(w.slots) {
+			w.overdue = false
 			continue
 		}
 		// After a pause of this process, the answer may have come already. The reader reads it

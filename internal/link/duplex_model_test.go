@@ -309,6 +309,41 @@ func TestLargeCallsDoNotDelayACallAtAFarNode(t *testing.T) {
 	})
 }
 
+// A pause of the process costs no connection, also if an answer was nearly overdue long ago.
+func TestAPauseAfterALateAnswerCostsNoConnection(t *testing.T) {
+	t.Parallel()
+	n := &node{}
+	duplexBubble(t, n, func(t *testing.T, ls *Links) {
+		d, delay := ls.single.duplex, func(delay time.Duration) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.delay = delay
+		}
+		warm, late, after := namedCall("warm", Ask), namedCall("late", Ask), namedCall("after", Ask)
+		ls.Put(t.Context(), warm)
+		checkAnswered(t, warm, time.Second)
+		delay(90 * time.Millisecond) // of the call, and of its marker
+		ls.Put(t.Context(), late)
+		checkAnswered(t, late, 200*time.Millisecond)
+		if !readLink(ls, func(*link) bool { return d.wire.overdue }) {
+			t.Fatal("no look has found the answer nearly overdue")
+		}
+		time.Sleep(2 * watchEvery) //nolint:forbidigo // in a bubble: the watch has looked again
+		delay(5 * time.Millisecond)
+		ls.Put(t.Context(), after)
+		synctest.Wait()
+		readLink(ls, func(*link) bool {
+			d.wire.slots[d.wire.head].sent = time.Now().Add(-time.Second) // the process has paused
+			return true
+		})
+		d.look()
+		checkAnswered(t, after, 50*time.Millisecond)
+	})
+	if n.dials != 1 {
+		t.Errorf("%d connections", n.dials)
+	}
+}
+
 // When a receiver panics on the goroutine of a caller that reads, the connection is given up, so
 // that no other call waits for a reader.
 func TestAPanicOfAReaderLosesNoRole(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -347,6 +348,36 @@ func TestForgottenScriptsRunOnceOnOneConnection(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A renewal of many leases is written while calls that travel together wait for their answers:
+// otherwise it would never be written while other callers take locks without a break.
+func TestARenewalOfManyLeasesPassesBetweenGroups(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	ls := newDuplexLinks(t, server)
+	var names []string
+	for i := range 60 {
+		names = append(names, fmt.Sprint(strings.Repeat("n", 60), i))
+	}
+	if _, failed := sendJointly(t, ls, names); failed != nil {
+		t.Fatal(failed)
+	}
+	server.Pause()
+	answered := make(chan []error, 1)
+	go func() {
+		_, failed := sendJointly(t, ls, names)
+		answered <- failed
+	}()
+	await(t, "the calls are under way", func() bool {
+		return readLink(ls, func(l *link) bool { w := l.duplex.wire; return w != nil && w.head < len(w.slots) })
+	})
+	large := namedCall(strings.Repeat("r", largeCall+1), Renewal)
+	ls.Put(t.Context(), large)
+	await(t, "the renewal is under way", func() bool { return large.fate.Load() == underWay })
+	server.Resume()
+	<-done(large)
+	<-answered
 }
 
 // A server that became a replica answers READONLY. The next call uses another connection, which a

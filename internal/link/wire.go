@@ -42,6 +42,7 @@ type slot struct {
 	sent   time.Time
 	size   int
 	marker uint32 // comes behind the answer
+	large  bool   // of one call; the calls of a group are small, and other calls pass between groups
 	asking bool   // the answer to ASKING comes first
 }
 
@@ -124,7 +125,7 @@ func (w *wire) parse() error {
 		w.from += size
 		w.head++
 		w.blocked = false
-		if w.bytes -= s.size; s.size > largeCall {
+		if w.bytes -= s.size; s.large {
 			w.large--
 		}
 		w.done = append(w.done, ended{*s, r})
