@@ -58,9 +58,10 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 }
 
 // dial makes the client of Open, and a Tap for its connections. It changes no options of its
-// caller. The Tap is nil where another server may take over, where go-redis must see each call, and
-// where it must log in again over a connection that is in use. Then the calls go through the
-// client.
+// caller. The Tap is nil where another server may take over, where go-redis must see each call,
+// where it must log in again over a connection that is in use, and where the calls that are not on
+// the Tap's connection, such as those with acknowledgements, would have none. Then all calls go
+// through the client.
 func dial(server any) (redis.UniversalClient, *link.Tap, error) {
 	switch o := server.(type) {
 	case string:
@@ -76,7 +77,8 @@ func dial(server any) (redis.UniversalClient, *link.Tap, error) {
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			if own.Limiter != nil || own.StreamingCredentialsProvider != nil || own.MaintNotificationsConfig != nil {
+			few := own.PoolSize == 1 || 0 < own.MaxActiveConns && own.MaxActiveConns <= 2 // the subscription needs one, too
+			if few || own.Limiter != nil || own.StreamingCredentialsProvider != nil || own.MaintNotificationsConfig != nil {
 				return redis.NewClient(&own), nil, nil
 			}
 			tap := new(link.Tap)

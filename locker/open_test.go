@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,45 @@ func TestOpenMakesAClientThatCloseEnds(t *testing.T) {
 	}
 	if options.ContextTimeoutEnabled {
 		t.Error("Open has changed its caller's options")
+	}
+}
+
+// A pool of one connection serves the calls with acknowledgements, and those of Keys, too.
+func TestOpenLocksWithAPoolOfOne(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	host, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Start(t, "--replicaof", host, port)
+	witness := server.Client(t)
+	eventually(t, "the replica acknowledges", func() bool {
+		return witness.Set(t.Context(), "write", 1, 0).Err() == nil && witness.Wait(t.Context(), 1, time.Second).Val() == 1
+	})
+	for name, limit := range map[string]func(o *redis.Options){
+		"PoolSize 1":       func(o *redis.Options) { o.PoolSize = 1 },
+		"MaxActiveConns 2": func(o *redis.Options) { o.MaxActiveConns = 2 },
+	} {
+		o := &redis.Options{Addr: server.Addr()}
+		limit(o)
+		l, err := locker.Open(o, locker.WithReplicaAck(1, time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(context.Background()) })
+		for range 3 {
+			lease, err := l.Acquire(t.Context(), locker.Rule{Key: "one"})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if keys, err := l.Keys(t.Context(), "one"); err != nil || len(keys) != 1 {
+				t.Errorf("%s: %v %v", name, keys, err)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }
 
