@@ -203,14 +203,19 @@ func (k *keeper) isSound(h *hold) bool {
 	return h.isSoundLocked()
 }
 
-// removeUser removes l from the Leases that use h.
+// removeUser removes l from the Leases that use h. If others stay, one of them takes the place of
+// the first user, whose events are those of the hold.
 func (k *keeper) removeUser(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	delete(h.renewal.sharers, l)
 	if h.renewal.lease == l {
 		h.renewal.lease = nil
+		for h.renewal.lease = range h.renewal.sharers {
+			break
+		}
+		delete(h.renewal.sharers, h.renewal.lease)
 	}
-	delete(h.renewal.sharers, l)
 }
 
 // renewReaders makes the renewals of readers due now: of the readers that receive their events

@@ -3,6 +3,7 @@ package locker_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,35 @@ func TestReadersAfterAnEmptyRestart(t *testing.T) {
 		lost(t, other, locker.ErrLost)
 		checkElapsed(t, start, 0, 10*time.Millisecond) // at once, because a new subscription makes renewals due
 		acquire(t, ls[0], writing)
+	})
+}
+
+// renewals counts the renewals that an Observer hears of.
+type renewals struct {
+	lockertest.Recorder
+	n atomic.Int32
+}
+
+func (r *renewals) Renewed(context.Context, locker.Rule, locker.RenewalEvent) { r.n.Add(1) }
+
+// When the first of several readers leaves, the others are renewed as before: the Observer hears of
+// their renewals, and the last of them can shorten its lease.
+func TestTheSecondReaderTakesThePlaceOfTheFirst(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var heard renewals
+		l := lockertest.NewLocker(t, store, locker.WithObserver(&heard))
+		first, second := acquire(t, l, reading), acquire(t, l, reading)
+		release(t, first)
+		heard.n.Store(0)
+		time.Sleep(time.Until(second.Expires()))
+		synctest.Wait()
+		if heard.n.Load() == 0 {
+			t.Error("the Observer has heard of no renewal")
+		}
+		before := second.Expires()
+		if err := second.Extend(t.Context(), time.Second); err != nil || !second.Expires().Before(before) {
+			t.Errorf("%v: the lease ends at %v, and ended at %v", err, second.Expires(), before)
+		}
 	})
 }
 

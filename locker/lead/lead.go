@@ -90,6 +90,9 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	leader := &Leader{locker: l, rule: rule, longest: rule.EndAfter, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
 	if rule.EndAfter != 0 {
 		leader.rule.EndAfter += cfg.grace // the time for fn to return, in which no other process may lead
+		if err := locker.Check(l, leader.rule); err != nil {
+			return refuse(err)
+		}
 	}
 	if rule.Metadata == "" {
 		host, _ := os.Hostname()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -460,13 +461,21 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	var none *locker.Engine
 	for says, f := range map[string]func() error{
-		"Wait is -1ns":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
-		"OnceFor is 1m0s":     func() error { _, err := lead.New(l, locker.Rule{Key: "job", OnceFor: time.Minute}); return err },
-		"the Mode is shared":  func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
-		"TTL is 1ns":          func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
-		"the Locker is nil":   func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
-		"option 1 is nil":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, nil); return err },
-		"WithGrace(0s)":       func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
+		"Wait is -1ns":       func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
+		"OnceFor is 1m0s":    func() error { _, err := lead.New(l, locker.Rule{Key: "job", OnceFor: time.Minute}); return err },
+		"the Mode is shared": func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
+		"TTL is 1ns":         func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
+		"the Locker is nil":  func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
+		"option 1 is nil":    func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, nil); return err },
+		"WithGrace(0s)":      func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
+		"WithGrace(2562047h": func() error {
+			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Hour}, lead.WithGrace(math.MaxInt64))
+			return err
+		},
+		"EndAfter is 87600h1m0s": func() error {
+			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: 10 * 365 * 24 * time.Hour}, lead.WithGrace(time.Minute))
+			return err
+		},
 		"WithLogger(nil)":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithLogger(nil)); return err },
 		"the function is nil": func() error { return lead.Run(t.Context(), l, locker.Rule{Key: "job"}, nil) },
 		"EndAfter 1s is shorter": func() error {

@@ -27,13 +27,17 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 		o(&c)
 	}
 	switch {
-	case c.grace < time.Millisecond:
-		return c, fmt.Errorf("WithGrace(%v); give at least 1ms, or leave it out for the TTL", c.grace)
+	case c.grace < time.Millisecond || c.grace > longestGrace:
+		return c, fmt.Errorf("WithGrace(%v); give 1ms to %v, or leave it out for the TTL", c.grace, longestGrace)
 	case c.logger == nil:
 		return c, errors.New("WithLogger(nil); leave it out for slog.Default")
 	}
 	return c, nil
 }
+
+// longestGrace is the longest time that a Rule may have, too, so that sums of both do not wrap
+// around.
+const longestGrace = 10 * 365 * 24 * time.Hour
 
 // WithGrace sets how long fn may run after the end of its term, before the Leader reports an
 // [Overrun]. Default: the TTL.
