@@ -20,7 +20,8 @@
 // fasthttp reads the body of a request before it calls a handler. In an app with
 // StreamRequestBody, fiberlock reads the body before the lock is taken. A body longer than
 // httplock.WithMaxBody gets the reply 413, unless httplock.WithStreamedBody leaves the body to the
-// handler.
+// handler. fasthttp itself puts the files of a multipart form on the disk, and a long form is not
+// refused for that.
 //
 // fasthttp does not detect that a client disconnects. On Linux, fiberlock detects this while the
 // request waits for its lock, and ends the wait within half a second. When a client disconnects

@@ -2,6 +2,7 @@ package fiberlock
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 
@@ -131,6 +132,7 @@ func serve(locked http.Handler) fiber.Handler {
 		v := &visit{c: c, reply: newReply(c.Response())}
 		v.Carrier = framework.Carrier{Context: ctx, Carried: v}
 		r := v.request()
+		defer func(body io.Closer) { _ = body.Close() }(r.Body)
 		v.probe = newProbe(c.RequestCtx().Conn(), end)
 		defer v.probe.stop()
 		v.handle(locked, r)
@@ -180,7 +182,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v.direct(w) {
 		return
 	}
-	if err := copyTo(w, v.c.Response()); err != nil && r.Method != http.MethodHead {
+	if err := copyTo(w, v.c.Response()); err != nil && !v.c.RequestCtx().IsHead() {
 		v.torn = err
 		panic(http.ErrAbortHandler)
 	}

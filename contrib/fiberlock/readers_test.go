@@ -6,7 +6,9 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
@@ -175,5 +177,88 @@ func TestACompressedFormIsNotDecodedBeforeTheLock(t *testing.T) {
 	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > size/4 {
 		t.Errorf("a request of %d bytes has used %d bytes of memory", len(sent), n)
+	}
+}
+
+// fasthttp has put a large file of a form on the disk. The lock does not read it from there into
+// memory, and the handler finds it.
+func TestALargeFileOfAFormStaysOnTheDisk(t *testing.T) {
+	const size = 64 << 20
+	var head bytes.Buffer
+	w := multipart.NewWriter(&head)
+	if _, err := w.CreateFormFile("film", "film.mp4"); err != nil {
+		t.Fatal(err)
+	}
+	tail := "\r\n--" + w.Boundary() + "--\r\n"
+	app := fiber.New(fiber.Config{StreamRequestBody: true})
+	app.Post("/films/:id", fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "film:{param.id}"), func(c fiber.Ctx) error {
+		file, err := c.FormFile("film")
+		if err != nil || file.Size != size {
+			t.Errorf("%v %v", file, err)
+		}
+		return nil
+	})
+	s := start(t, app)
+	length := int64(head.Len() + size + len(tail))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.addr+"/films/1",
+		io.MultiReader(&head, io.LimitReader(zeros{}, size), strings.NewReader(tail)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ContentLength = length
+	r.Header.Set("Content-Type", w.FormDataContentType())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	res, err := s.client.Do(r)
+	runtime.ReadMemStats(&after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
+	// fasthttp itself keeps up to 16 MiB of it in memory.
+	if n := after.TotalAlloc - before.TotalAlloc; res.StatusCode != http.StatusOK || n > size*3/2 {
+		t.Errorf("%d: a form of %d bytes has used %d bytes of memory", res.StatusCode, length, n)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// A middleware that overrides the method decides which handler of Fiber runs, and so which lock is
+// taken: a GET that becomes a POST needs its Idempotency-Key.
+func TestTheLockIsThatOfTheOverriddenMethod(t *testing.T) {
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		if method := c.Get("X-HTTP-Method-Override"); method != "" {
+			c.Method(strings.Clone(method))
+		}
+		return c.Next()
+	})
+	runs := 0
+	app.Post("/pay", fiberlock.MustIdempotency(lockertest.NewLocker(t, lockertest.NewMemory()), idempotency.NewMemory(), "shop"), func(c fiber.Ctx) error {
+		runs++
+		return c.SendString("paid")
+	})
+	for key, want := range map[string]int{"": http.StatusBadRequest, "k": http.StatusOK} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/pay", http.NoBody)
+		r.Header.Set("X-HTTP-Method-Override", "POST")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		res, err := app.Test(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("key %q: %d, want %d", key, res.StatusCode, want)
+		}
+	}
+	if runs != 1 {
+		t.Errorf("%d payments, want 1", runs)
 	}
 }

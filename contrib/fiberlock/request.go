@@ -27,7 +27,7 @@ func (v *visit) request() *http.Request {
 	from := &v.c.RequestCtx().Request
 	uri := string(from.RequestURI())
 	r := &http.Request{
-		Method: string(from.Header.Method()), RequestURI: uri, Host: string(from.Host()),
+		Method: strings.Clone(v.c.Method()), RequestURI: uri, Host: string(from.Host()),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		RemoteAddr: v.c.RequestCtx().RemoteAddr().String(),
 		Header:     make(http.Header), Body: http.NoBody, ContentLength: int64(from.Header.ContentLength()),
@@ -44,60 +44,102 @@ func (v *visit) request() *http.Request {
 		v.body = &lazyBody{from: from.BodyStream()}
 		r.Body = v.body
 	default:
-		if body := v.wholeBody(from); len(body) > 0 {
-			r.Body = io.NopCloser(bytes.NewReader(body))
+		if form, boundary := v.form(from); form != nil {
+			r.Body = newFormBody(form, boundary)
+		} else if body := from.Body(); len(body) > 0 {
+			r.Body = io.NopCloser(bytes.NewReader(bytes.Clone(body)))
 		}
 	}
 	return r.WithContext(v)
 }
 
-// wholeBody returns a copy of the body. fasthttp reads a multipart form before the handler, forgets
-// its bytes, and then writes the parts in any order. A repeated request must be equal to the first
-// one, so the parts are in the order of their names here. A form with a Content-Encoding is not
-// read before the handler, so its bytes are still there, and stay encoded: MultipartForm would
-// decode them without a limit.
-func (v *visit) wholeBody(from *fasthttp.Request) []byte {
-	boundary := string(from.Header.MultipartFormBoundary())
+// form returns the multipart form of the request if fasthttp has read it, and forgotten its bytes. A
+// form with a Content-Encoding is not read before the handler, so its bytes are still there, and
+// stay encoded: MultipartForm would decode them without a limit.
+func (v *visit) form(from *fasthttp.Request) (form *multipart.Form, boundary string) {
+	boundary = string(from.Header.MultipartFormBoundary())
 	if boundary == "" || len(from.Header.ContentEncoding()) > 0 || v.c.App().Config().DisablePreParseMultipartForm {
-		return bytes.Clone(from.Body())
+		return nil, ""
 	}
 	form, err := from.MultipartForm()
 	if err != nil {
-		return bytes.Clone(from.Body())
+		return nil, ""
 	}
-	var body bytes.Buffer
-	w := multipart.NewWriter(&body)
-	if w.SetBoundary(boundary) != nil { // Go does not write it
+	return form, boundary
+}
+
+// formBody is the text of a multipart form. fasthttp keeps large files on the disk, so they are
+// read from there, and only as far as somebody reads the text.
+type formBody struct {
+	io.Reader
+	files []*formFile
+}
+
+// newFormBody writes the parts in the order of their names, because a repeated request must be
+// equal to the first one.
+func newFormBody(form *multipart.Form, boundary string) *formBody {
+	b, text, parts := &formBody{}, new(bytes.Buffer), []io.Reader{}
+	flush := func() {
+		parts = append(parts, text)
+		text = new(bytes.Buffer)
+	}
+	w := multipart.NewWriter(writerFunc(func(p []byte) (int, error) { return text.Write(p) })) // never fails
+	if w.SetBoundary(boundary) != nil {                                                        // Go does not write it
 		_ = w.SetBoundary("latchkit") // not a random one: a repeated request must be equal
 	}
 	for _, name := range slices.Sorted(maps.Keys(form.Value)) {
 		for _, value := range form.Value[name] {
-			err = errors.Join(err, w.WriteField(name, value))
+			_ = w.WriteField(name, value)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(form.File)) {
 		for _, file := range form.File[name] {
-			err = errors.Join(err, copyPart(w, file))
+			_, _ = w.CreatePart(file.Header)
+			flush()
+			opened := &formFile{header: file}
+			b.files, parts = append(b.files, opened), append(parts, opened)
 		}
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return bytes.Clone(from.Body())
-	}
-	return body.Bytes()
+	_ = w.Close()
+	flush()
+	b.Reader = io.MultiReader(parts...)
+	return b
 }
 
-// copyPart writes an uploaded file.
-func copyPart(w *multipart.Writer, file *multipart.FileHeader) error {
-	in, err := file.Open()
-	if err != nil {
-		return err
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// Close closes the files of which only a part was read.
+func (b *formBody) Close() error {
+	for _, f := range b.files {
+		f.close()
 	}
-	defer func() { _ = in.Close() }() // it was only read
-	out, err := w.CreatePart(file.Header)
-	if err == nil {
-		_, err = io.Copy(out, in)
+	return nil
+}
+
+// formFile is an uploaded file, which the first Read opens, and the last one closes.
+type formFile struct {
+	header *multipart.FileHeader
+	file   multipart.File
+}
+
+func (f *formFile) Read(p []byte) (n int, err error) {
+	if f.file == nil {
+		if f.file, err = f.header.Open(); err != nil {
+			return 0, err
+		}
 	}
-	return err
+	if n, err = f.file.Read(p); err == io.EOF {
+		f.close()
+	}
+	return n, err
+}
+
+func (f *formFile) close() {
+	if f.file != nil {
+		_ = f.file.Close() // it was only read
+	}
 }
 
 // handBack restores a body that httplock has read.
