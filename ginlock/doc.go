@@ -38,9 +38,10 @@
 //	{body.items.0.sku}  a member of the body's JSON; see below
 //	{name}              what a function of the program returns, see WithPart
 //
-// If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
-// part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
-// [httplock.WithSecret]. A request with an empty part is refused.
+// If a part has several values, the first value counts, as with Gin's own methods. ShouldBind fills
+// a field from the form in the body before the query, so read {query.page} with c.Query or
+// ShouldBindQuery. Redis sees a part that ends with |hmac, such as {header.Authorization|hmac}, only
+// as its HMAC, see [httplock.WithSecret]. A request with an empty part is refused.
 //
 // A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET,
 // and the Content-Type is application/json, in lower case. Gin reads every other body as something

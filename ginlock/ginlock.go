@@ -165,8 +165,8 @@ var reader = framework.Reader{
 	},
 }
 
-// sources reads the parts of keys with Gin's methods. Gin's binding reads the same values: it takes
-// the first of several values, too.
+// sources reads the parts of keys with Gin's methods. Gin's bindings of one source read the same
+// values: they take the first of several values, too. Only the binding of a form mixes two sources.
 type sources struct{}
 
 var _ framework.Sources = sources{}

@@ -5,8 +5,10 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/labstack/echo/v4"
 
@@ -154,9 +156,31 @@ func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 
 func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	locked := lock(framework.Resume)
+	var known sync.Map // *echo.Echo → its paths for unknown requests
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error { return serve(c, locked, next) }
+		return func(c echo.Context) error {
+			paths, ok := known.Load(c.Echo())
+			if !ok { // the first request of this Echo: now all of its routes are registered
+				paths, _ = known.LoadOrStore(c.Echo(), pathsOfUnknown(c.Echo()))
+			}
+			if paths.(map[string]bool)[c.Path()] {
+				return next(c)
+			}
+			return serve(c, locked, next)
+		}
 	}
+}
+
+// pathsOfUnknown returns the paths under which only Group.Use has registered a handler: Echo's own
+// one, for unknown requests, which needs no lock.
+func pathsOfUnknown(e *echo.Echo) map[string]bool {
+	own := runtime.FuncForPC(reflect.ValueOf(echo.NotFoundHandler).Pointer()).Name()
+	paths := make(map[string]bool)
+	for r := range routesOf(e) {
+		other, seen := paths[r.Path]
+		paths[r.Path] = r.Method == echo.RouteNotFound && r.Name == own && (other || !seen)
+	}
+	return paths
 }
 
 // serve handles a request with the handler locked, which runs framework.Resume under a lock. Echo's
@@ -165,7 +189,7 @@ func serve(c echo.Context, locked http.Handler, next echo.HandlerFunc) error {
 	switch {
 	case c.Path() == "":
 		return unrouted(c)
-	case c.Get(echo.ContextKeyHeaderAllow) != nil, isNotFound(c.Handler()), isNotFound(next):
+	case isEchos(c, c.Handler()), isEchos(c, next):
 		return next(c)
 	}
 	v := &visit{c: c, next: next}
@@ -197,8 +221,13 @@ func (b body) Read(p []byte) (int, error) {
 // lock.
 func unrouted(c echo.Context) error { return c.Handler()(c) }
 
-// isNotFound reports whether h is Echo's handler of requests without a route.
-func isNotFound(h echo.HandlerFunc) bool { return is(h, echo.NotFoundHandler) }
+// isEchos reports whether h is Echo's own handler of requests without a route: that of unknown
+// paths, of unknown methods, or of OPTIONS, which is a closure. The methods that Echo has found for
+// the path do not tell it: they stay in c when a middleware looks for another route.
+func isEchos(c echo.Context, h echo.HandlerFunc) bool {
+	return is(h, echo.NotFoundHandler) || is(h, echo.MethodNotAllowedHandler) ||
+		c.Request().Method == http.MethodOptions && c.Get(echo.ContextKeyHeaderAllow) != nil
+}
 
 // is reports whether h runs the code of known, which is not a closure.
 func is(h, known echo.HandlerFunc) bool {
@@ -214,6 +243,14 @@ func (o outer) Status() int { return cmp.Or(o.Response.Status, http.StatusOK) }
 
 // Written reports whether the reply has begun.
 func (o outer) Written() bool { return o.Committed }
+
+// Flush begins the reply. Echo's Response sends the header then, and does not note it.
+func (o outer) Flush() {
+	if !o.Committed {
+		o.WriteHeader(o.Status())
+	}
+	o.Response.Flush()
+}
 
 // ServeHTTP runs Echo's handlers. The request of these handlers has a context that ends with the
 // lock, and httplock may hold back their response. Afterwards ServeHTTP restores the request and

@@ -34,15 +34,17 @@ func request(t *testing.T, e *echo.Echo, method, path, body string, header ...st
 func TestA404StaysA404UnderALockOfTheServer(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	fine := func(c echo.Context) error { return c.NoContent(http.StatusOK) }
-	engine, group := echo.New(), echo.New()
+	pass := func(next echo.HandlerFunc) echo.HandlerFunc { return func(c echo.Context) error { return next(c) } }
+	engine, group, inside := echo.New(), echo.New(), echo.New()
 	engine.Use(echolock.MustNew(l, "order:{param.id}"))
 	engine.POST("/orders/:id", fine)
 	group.Group("/orders", echolock.MustNew(l, "order:{param.id}")).POST("/:id", fine)
-	for name, e := range map[string]*echo.Echo{"engine": engine, "group": group} {
+	inside.Group("/orders", echolock.MustNew(l, "order:{param.id}"), pass).POST("/:id", fine)
+	for name, e := range map[string]*echo.Echo{"engine": engine, "group": group, "group, another middleware inside": inside} {
 		for request1, want := range map[string]int{
 			"POST /orders/1": 200, "GET /unknown": 404, "GET /orders/1": 405, "OPTIONS /orders/1": 204,
 		} {
-			if name == "group" && (request1 == "GET /orders/1" || request1 == "OPTIONS /orders/1") {
+			if name != "engine" && (request1 == "GET /orders/1" || request1 == "OPTIONS /orders/1") {
 				want = 404 // a group has a route of its own for unknown requests
 			}
 			method, path, _ := strings.Cut(request1, " ")
@@ -194,6 +196,46 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 				t.Errorf("validated %v: %s %s as %q: %d %s, want %d with %s", validated, tc.method, tc.path, tc.override, w.Code, w.Body, tc.code, tc.body)
 			}
 		}
+	}
+}
+
+// A middleware changes the method and looks for the route again. The first look was answered 405, and
+// what it has left in the context does not make the second route one of Echo's own.
+func TestARouteThatIsFoundAtASecondLookKeepsItsLock(t *testing.T) {
+	e := echo.New()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if method := c.Request().Header.Get(echo.HeaderXHTTPMethodOverride); method != "" {
+				c.Request().Method = method
+				e.Router().Find(method, c.Request().URL.Path, c)
+				return c.Handler()(c)
+			}
+			return next(c)
+		}
+	})
+	e.PUT("/orders/:id", func(c echo.Context) error {
+		lease, ok := echolock.FromContext(c)
+		if !ok {
+			return c.String(http.StatusOK, "no lock")
+		}
+		return c.String(http.StatusOK, lease.Key())
+	}, echolock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"))
+	if w := request(t, e, "POST", "/orders/1", "", echo.HeaderXHTTPMethodOverride, "PUT"); w.Code != http.StatusOK || w.Body.String() != "order:1" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// After a Flush the reply has begun, so the reply to a lost lock does not follow it.
+func TestAFlushBeginsTheReply(t *testing.T) {
+	store := lockertest.NewMemory()
+	e := echo.New()
+	e.GET("/events/:id", func(c echo.Context) error {
+		c.Response().Flush()
+		store.Steal("events:1")
+		return nil
+	}, echolock.MustNew(lockertest.NewLocker(t, store), "events:{param.id}"))
+	if w := request(t, e, "GET", "/events/1", ""); w.Code != http.StatusOK || w.Body.Len() != 0 {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

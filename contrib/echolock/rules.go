@@ -2,6 +2,7 @@ package echolock
 
 import (
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -85,16 +86,19 @@ func (g *Guard) Middleware() echo.MiddlewareFunc {
 // methodsOf returns the methods of all routes, by path. RouteNotFound is one of these methods.
 func methodsOf(e *echo.Echo) map[string][]string {
 	methods := make(map[string][]string)
-	add := func(routes []*echo.Route) {
-		for _, r := range routes {
-			methods[r.Path] = append(methods[r.Path], r.Method)
-		}
-	}
-	add(e.Routes())
-	for _, host := range e.Routers() {
-		add(host.Routes())
+	for r := range routesOf(e) {
+		methods[r.Path] = append(methods[r.Path], r.Method)
 	}
 	return methods
+}
+
+// routesOf returns all routes, also those of hosts.
+func routesOf(e *echo.Echo) iter.Seq[*echo.Route] {
+	all := e.Routes()
+	for _, host := range e.Routers() {
+		all = append(all, host.Routes()...)
+	}
+	return slices.Values(all)
 }
 
 // lockOf returns what locks or refuses the request, or nil if the request needs no lock; methods
