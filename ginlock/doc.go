@@ -40,8 +40,8 @@
 //
 // If a part has several values, the first value counts, as with Gin's own methods. ShouldBind fills
 // a field from the form in the body before the query, so read {query.page} with c.Query or
-// ShouldBindQuery. Redis sees a part that ends with |hmac, such as {header.Authorization|hmac}, only
-// as its HMAC, see [httplock.WithSecret]. A request with an empty part is refused.
+// ShouldBindQuery. Redis sees a part that ends with |hmac, such as {header.Authorization|hmac},
+// only as its HMAC, see [httplock.WithSecret]. A request with an empty part is refused.
 //
 // A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET,
 // and the Content-Type is application/json, in lower case. Gin reads every other body as something

@@ -310,8 +310,8 @@ func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 // call runs the handler with a request whose context ends with the lock. The handler writes to h,
 // or to out if h is nil. stalled reports whether the client made no progress. aborted reports that
 // the client did not get the whole response, and that the handler has ended by http.ErrAbortHandler
-// for that, as httputil.ReverseProxy does. The work may be done, so call ends this panic. The caller
-// panics again when it has recorded the work.
+// for that, as httputil.ReverseProxy does. The work may be done, so call ends this panic. The
+// caller panics again when it has recorded the work.
 func (m *middleware) call(
 	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
 ) (stalled, aborted bool) {

@@ -56,10 +56,11 @@ import (
 // the interrupted run.
 //
 // If a lock inside is lost, its reply is lock-lost, unless a middleware between the two has begun
-// another reply. If the handler has succeeded all the same, the work is done, and a repeated request
-// gets the handler's response, or 409 already-done where only the framework knows that response. An
-// idempotency.Transactor rolls the work back instead, and a repeated request runs again. If the
-// handler has succeeded, and its response did not reach the client, the work is done, too.
+// another reply. If the handler has succeeded all the same, the work is done, and a repeated
+// request gets the handler's response, or 409 already-done where only the framework knows that
+// response. An idempotency.Transactor rolls the work back instead, and a repeated request runs
+// again. If the handler has succeeded, and its response did not reach the client, the work is done,
+// too.
 //
 // Put this middleware outside of other locks, so that a replay needs no other lock. With
 // [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.

@@ -155,7 +155,7 @@ func TestTheSecondReaderTakesThePlaceOfTheFirst(t *testing.T) {
 		first, second := acquire(t, l, reading), acquire(t, l, reading)
 		release(t, first)
 		heard.n.Store(0)
-		time.Sleep(time.Until(second.Expires()))
+		time.Sleep(time.Until(second.Expires())) //nolint:forbidigo // in a bubble
 		synctest.Wait()
 		if heard.n.Load() == 0 {
 			t.Error("the Observer has heard of no renewal")

@@ -199,8 +199,8 @@ func TestAnOverriddenMethodDoesNotAvoidTheLock(t *testing.T) {
 	}
 }
 
-// A middleware changes the method and looks for the route again. The first look was answered 405, and
-// what it has left in the context does not make the second route one of Echo's own.
+// A middleware changes the method and looks for the route again. The first look was answered 405,
+// and what it has left in the context does not make the second route one of Echo's own.
 func TestARouteThatIsFoundAtASecondLookKeepsItsLock(t *testing.T) {
 	e := echo.New()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {

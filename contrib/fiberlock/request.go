@@ -53,8 +53,8 @@ func (v *visit) request() *http.Request {
 	return r.WithContext(v)
 }
 
-// form returns the multipart form of the request if fasthttp has read it, and forgotten its bytes. A
-// form with a Content-Encoding is not read before the handler, so its bytes are still there, and
+// form returns the multipart form of the request if fasthttp has read it, and forgotten its bytes.
+// A form with a Content-Encoding is not read before the handler, so its bytes are still there, and
 // stay encoded: MultipartForm would decode them without a limit.
 func (v *visit) form(from *fasthttp.Request) (form *multipart.Form, boundary string) {
 	boundary = string(from.Header.MultipartFormBoundary())

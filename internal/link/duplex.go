@@ -106,15 +106,15 @@ func (d *duplex) send(c *Call) bool {
 		w.reading = true
 		d.read(w, c)
 	case len(w.slots)-w.head <= fewExpected:
-		d.sleep(w, c)
+		d.sleep(c)
 	}
 	d.expect(w)
 	return true
 }
 
-// sleep waits until c, which is under way on w, has its answer, ends or is listed again. A caller
-// that sleeps may be given the role of the reader. The caller holds link.mu.
-func (d *duplex) sleep(w *wire, c *Call) {
+// sleep waits until c, which is under way, has its answer, ends or is listed again. A caller that
+// sleeps may be given the role of the reader. The caller holds link.mu.
+func (d *duplex) sleep(c *Call) {
 	bed, ok := d.beds.Get().(*chan struct{})
 	if !ok {
 		bed = new(chan struct{})
@@ -126,7 +126,7 @@ func (d *duplex) sleep(w *wire, c *Call) {
 	}
 	c.bed.CompareAndSwap(bed, nil)
 	d.beds.Put(bed) // a late wake is harmless, because who sleeps looks again
-	if w = c.reads; w != nil {
+	if w := c.reads; w != nil {
 		c.reads = nil
 		d.read(w, c)
 	}
