@@ -9,6 +9,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -38,7 +39,7 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 			return nil, err
 		}
 	}
-	g := &Guard{config: cfg, locker: l}
+	g := &Guard{config: cfg, locker: l, units: exclusive.CountsUnits(l)}
 	g.stopped, g.stop = context.WithCancel(context.Background())
 	if cfg.redis != nil {
 		g.waker = &waker{
@@ -54,6 +55,7 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 type Guard struct {
 	config
 	locker  locker.Locker
+	units   bool            // the Locker would grant a rule without a Limit to several tasks
 	waker   *waker          // nil without WithWaking
 	stopped context.Context // ends with Stop
 	stop    context.CancelFunc

@@ -9,21 +9,26 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
+// semaphore returns a Locker of NewSemaphore with n units.
+func (q *queue) semaphore(n int) *locker.Engine {
+	q.t.Helper()
+	l, err := locker.NewSemaphore(q.redis, n, locker.WithPrefix(q.name+":"))
+	must(q.t, err)
+	q.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			q.t.Error(err)
+		}
+	})
+	return l
+}
+
 // At most three tasks of a key run at the same time. Each start and each end of a task wakes the
 // next task.
 func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	q := newQueue(t)
-	l, err := locker.NewSemaphore(q.redis, 1, locker.WithPrefix(q.name+":"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := l.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	l := q.semaphore(1)
 	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Rule(locker.Rule{Limit: 3})))
 	q.stop(g)
@@ -38,5 +43,34 @@ func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	t.Logf("%d tasks of 100 ms, 3 at a time, took %v", all, time.Since(began))
 	if work.most != 3 {
 		t.Errorf("%d ran at a time, want 3", work.most)
+	}
+}
+
+// The Locker would fill in its own limit of 3 for a rule without a Limit.
+func TestWithoutALimitOneTaskOfAKeyRunsOnASemaphore(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]func(q *queue) []asynqlock.Option{
+		"with waking": func(q *queue) []asynqlock.Option {
+			return []asynqlock.Option{asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name + ":")}
+		},
+		"without": func(*queue) []asynqlock.Option { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t)
+			g := guardOf(t, q.semaphore(3), append(opts(q),
+				asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))...)
+			q.stop(g)
+			work := &record{duration: 300 * time.Millisecond}
+			q.workers(g, 10, work)
+			const all = 6
+			for n := range all {
+				q.enqueue("job", numbered(n))
+			}
+			awaitFor(t, time.Minute, "all have run", func() bool { return len(work.payloads()) == all })
+			if work.most != 1 {
+				t.Errorf("%d ran at a time, want 1", work.most)
+			}
+		})
 	}
 }

@@ -95,7 +95,7 @@ func (j *job) leaveLine(ctx context.Context) {
 }
 
 // admitsSeveral reports whether several tasks may hold the key of lock at once.
-func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
+func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 1 }
 
 // enterLine gives the task that is put off a place in the line of its key. enterLine returns how
 // many tasks are before this place.

@@ -64,8 +64,8 @@ func Once(ttl time.Duration) Policy {
 //	EndAfter  the handler's context ends after this time, and another run may overtake the handler
 //	Mode      Shared: such tasks of a key run together, and without others. It needs a Locker with
 //	          readers
-//	Limit     how many tasks of a key may run at once, in all processes together. It needs a Locker
-//	          of locker.NewSemaphore, made for 1, so that rules without a Limit lock exclusively
+//	Limit     how many tasks of a key may run at once, in all processes together; default: one, on
+//	          every Locker. More than one needs a Locker of locker.NewSemaphore
 //	Name      the name of the lock in traces and metrics; default: the task's type. Set a Name if
 //	          types contain identifiers
 //
@@ -224,6 +224,10 @@ func (j *job) derive(ctx context.Context) error {
 		j.lock.Wait = shortenWait(ctx, j.wait)
 	}
 	j.lock.Name = cmp.Or(j.lock.Name, j.task.Type())
+	// The Locker would fill in its own limit, and let several tasks of the key run together.
+	if j.guard.units && j.lock.Limit == 0 && j.lock.Mode == locker.Exclusive {
+		j.lock.Limit, j.lock.Weight = 1, 0
+	}
 	return nil
 }
 
