@@ -24,10 +24,11 @@ type LineTask struct {
 	Arrived time.Time
 }
 
-// waits reports whether the task can still come to a worker.
+// waits reports whether the task still waits for the key. A scheduled task has not come to a worker
+// yet: it is a later task with the same ID.
 func (t LineTask) waits() bool {
 	switch t.State {
-	case asynq.TaskStateRetry, asynq.TaskStateScheduled, asynq.TaskStatePending, asynq.TaskStateActive:
+	case asynq.TaskStateRetry, asynq.TaskStatePending, asynq.TaskStateActive:
 		return true
 	default:
 		return false
@@ -69,9 +70,10 @@ func (g *Guard) Line(ctx context.Context, key string) ([]LineTask, error) {
 }
 
 // RepairLine removes from the line of key the tasks that asynq does not have any more, or has
-// archived or completed, and makes a running process look at the line at once. It returns how many
-// tasks it has removed. A line repairs itself as long as any process of the service runs, so
-// RepairLine is for lines that an operator suspects. Errors are those of [Guard.Line].
+// archived, completed or scheduled for later, and makes a running process look at the line at once.
+// It returns how many tasks it has removed. A line repairs itself as long as any process of the
+// service runs, so RepairLine is for lines that an operator suspects. Errors are those of
+// [Guard.Line].
 func (g *Guard) RepairLine(ctx context.Context, key string) (removed int, err error) {
 	tasks, err := g.Line(ctx, key)
 	if err != nil {

@@ -250,7 +250,7 @@ func (m *lineModel) canRun() bool {
 			continue
 		}
 		for _, list := range []func(string, ...asynq.ListOption) ([]*asynq.TaskInfo, error){
-			m.inspector.ListPendingTasks, m.inspector.ListRetryTasks, m.inspector.ListScheduledTasks,
+			m.inspector.ListPendingTasks, m.inspector.ListRetryTasks,
 		} {
 			tasks, err := list(queue)
 			must(m.t, err)

@@ -225,7 +225,8 @@ func (w *waker) call(key string) {
 //
 //	called a while ago          the task has let the free key pass, and loses its place
 //	gone, archived, completed   the task does not want the key any more, and loses its place
-//	retry, scheduled            the task is put off, and is run now
+//	scheduled                   it is a later task with the same ID, and the place is not its own
+//	retry                       the task is put off, and is run now
 //	pending                     the task is on its way to a worker
 //	active                      the task is about to be put off, or about to take the key
 //
@@ -246,7 +247,7 @@ func (w *waker) callFront(ctx context.Context, key string) {
 				return
 			}
 		}
-		sleeping := state == asynq.TaskStateRetry || state == asynq.TaskStateScheduled
+		sleeping := state == asynq.TaskStateRetry // asynq keeps no task that was put off as scheduled
 		ran := sleeping && w.inspector.RunTask(queue, id) == nil
 		lives := sleeping || state == asynq.TaskStateActive || state == asynq.TaskStatePending
 		switch {

@@ -238,6 +238,38 @@ func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	}
 }
 
+// A program deletes a task that was put off, and enqueues another task with the same ID for later.
+// The line still has the ID, but the new task must not run before its time.
+func TestAScheduledTaskIsNotWokenBeforeItsTime(t *testing.T) {
+	t.Parallel()
+	for name, repaired := range map[string]bool{"the key becomes free": false, "after a repair": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, work := newQueue(t), &record{}
+			lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+			must(t, err)
+			g := q.wakingGuard(asynqlock.Snooze(time.Hour))
+			q.workers(g, 2, work)
+			first := q.enqueue("job", numbered(0), asynq.TaskID(q.name)).ID
+			await(t, "it is put off", func() bool { return q.state(first) == "retry after 0 retries" })
+			must(t, q.inspector.DeleteTask(q.name, first))
+			q.enqueue("job", numbered(0), asynq.TaskID(first), asynq.ProcessIn(time.Hour))
+			second := q.enqueue("job", numbered(1)).ID
+			await(t, "it is put off", func() bool { return q.state(second) == "retry after 0 retries" })
+			if repaired {
+				if n, err := g.RepairLine(t.Context(), busyKey); n != 1 || err != nil {
+					t.Errorf("removed %d, %v; want the entry of the scheduled task", n, err)
+				}
+			}
+			must(t, lease.Release(t.Context()))
+			await(t, "the task behind it has run", func() bool { return slices.Contains(work.payloads(), numbered(1)) })
+			if got := q.state(first); got != "scheduled after 0 retries" || len(work.payloads()) != 1 {
+				t.Errorf("the scheduled task is %s, and %v have run", got, work.payloads())
+			}
+		})
+	}
+}
+
 // A task at the front of a line may be gone without the knowledge of any process that still lives:
 // its process was stopped, and then the task was deleted, or ran in a version without this rule.
 func TestATaskThatIsGoneStarvesNoTaskBehindIt(t *testing.T) {
@@ -405,7 +437,8 @@ func TestARepairKeepsNoTaskOutThatMayRunBesideOthers(t *testing.T) {
 			q.enqueue("job", numbered(0))
 			next(t, work)
 			t.Cleanup(func() { close(work.end) })
-			q.enqueueAt("-unserved", time.Hour, busyKey)
+			queue, id := q.failedTask("-unserved", busyKey)
+			q.putInLine(busyKey, queue, id)
 			q.record(fmt.Sprintf("%d.%d.0.%s", tc.rule.Mode, tc.rule.Limit, busyKey), time.Now().Add(time.Hour))
 			removed, err := g.RepairLine(t.Context(), busyKey)
 			must(t, err)
@@ -417,14 +450,22 @@ func TestARepairKeepsNoTaskOutThatMayRunBesideOthers(t *testing.T) {
 	}
 }
 
-// enqueueAt enqueues a task that comes after d, in a queue with this suffix, and puts it into the
-// line of key.
-func (q *queue) enqueueAt(suffix string, d time.Duration, key string) {
+// failedTask enqueues a task of key, in a queue with this suffix, whose first run fails. asynq
+// would retry the task after an hour. failedTask returns the queue and the ID of the task.
+func (q *queue) failedTask(suffix, key string) (queue, id string) {
 	q.t.Helper()
+	cfg := promptConfig(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, q.name+suffix)
+	server := asynq.NewServerFromRedisClient(q.redis, cfg)
+	must(q.t, server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("the first run fails") })))
+	defer server.Shutdown()
 	payload := fmt.Sprintf(`{"account":%q}`, strings.TrimPrefix(key, "account:"))
-	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), asynq.Queue(q.name+suffix), asynq.ProcessIn(d))
+	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), asynq.Queue(q.name+suffix))
 	must(q.t, err)
-	q.putInLine(key, info.Queue, info.ID)
+	await(q.t, "it has failed", func() bool {
+		now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)
+		return err == nil && now.State == asynq.TaskStateRetry
+	})
+	return info.Queue, info.ID
 }
 
 // putInLine puts a task into the line of key, behind those that are there.
@@ -471,6 +512,7 @@ func TestAProcessWhoseLinesVanishTakesOtherLinesOver(t *testing.T) {
 	q.stop(g)
 	_, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
+	sleeping, id := q.failedTask("", "account:7")
 	q.workers(g, 4, work)
 	until := time.Now().Add(idleBound)
 	for n := 0; time.Now().Before(until); n++ {
@@ -479,7 +521,7 @@ func TestAProcessWhoseLinesVanishTakesOtherLinesOver(t *testing.T) {
 		await(t, "its watcher has ended", func() bool { return v.ended.Load() > before })
 		if n == 0 {
 			q.putInLine("account:7", q.name, "gone")
-			q.enqueueAt("", time.Hour, "account:7")
+			q.putInLine("account:7", sleeping, id)
 			q.record("0.0.0.account:7", time.Now())
 		}
 		if len(work.payloads()) > 0 {
