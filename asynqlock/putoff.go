@@ -54,15 +54,15 @@ func (j *job) mayPutOff(ctx context.Context) bool {
 // So time is left for the work. It returns false if the result is too short for asynq, because
 // asynq counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
-	const least = time.Second
 	look, configured := ctx.Value(configuredKey{j.guard}).(time.Duration)
 	if !configured {
 		look = defaultDelayedTaskCheckInterval
 	}
 	longest := func(deadline time.Time) time.Duration { return (time.Until(deadline) - look - time.Second) / 2 }
 	deadline, bounded := ctx.Deadline()
-	// A deadline of ctx in whole seconds comes from the task's Deadline. Any other deadline comes
-	// from the Timeout, which begins again with the next delivery, so it does not limit the pause.
+	// A deadline of ctx in whole seconds may be the task's Deadline. Or the task has a Deadline and
+	// a Timeout, and asynq has rounded the end of the Timeout down. Any other deadline comes from
+	// the Timeout, which begins again with the next delivery, so it does not limit the pause.
 	if !j.delivered || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
 		return pause, true
 	}
@@ -76,8 +76,11 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 		}
 	}
 	most := longest(deadline)
-	return min(most, pause), most >= least
+	return min(most, pause), most >= leastPause
 }
+
+// leastPause is the shortest time for which asynq can put a task off.
+const leastPause = time.Second
 
 // stay keeps the task in its worker for another attempt, and returns true when this attempt may
 // begin. If the key is busy, the attempt itself waits in the key's queue. After other errors, stay
@@ -114,8 +117,16 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 
 // giveUpProblem returns p, changed for a task that could not be put off. asynq treats the task like
 // any failed task. If ctx has ended, asynq has already requeued the task or counted a failure.
+//
+// Without an Inspector, the time that is nearly over may be that of a Timeout, which begins again
+// with the next delivery. So the task is put off now. If the time is that of the Deadline, asynq
+// fails the task at the next delivery.
 func (j *job) giveUpProblem(ctx context.Context, p *Problem) *Problem {
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
+		return p
+	case j.guard.inspector == nil && j.mayPutOff(ctx):
+		p.RetryAfter = min(p.RetryAfter, leastPause)
 		return p
 	}
 	p.Verdict, p.RetryAfter = Failed, 0

@@ -90,6 +90,27 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	}
 }
 
+// asynq rounds the end of a Timeout down to whole seconds if the task has a Deadline too. Without
+// WithWaking, the Guard cannot distinguish this end from a Deadline, so the task waits in its
+// worker. This Timeout is too short to put the task off before it. So asynq used to count a retry
+// at each delivery, and archived the task.
+func TestAShortTimeoutBesideADeadlineUsesNoRetry(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	work := &record{}
+	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Hour)), asynq.Config{}, work)
+	id := q.enqueue("job", `{"account":"42"}`, asynq.Timeout(3*time.Second), asynq.Deadline(time.Now().Add(24*time.Hour)), asynq.MaxRetry(3)).ID
+	await(t, "its time is nearly over", func() bool { return len(see.problems()) > 0 })
+	if got := see.problems()[0]; got != "lock-busy snoozed" {
+		t.Errorf("the task is %s, want it to be put off", got)
+	}
+	await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })
+	must(t, other.Release(t.Context()))
+	await(t, "it has run", func() bool { return len(work.payloads()) == 1 })
+}
+
 // Without Configure, a task that waits keeps its worker busy. The Guard must log this mistake.
 func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
 	t.Parallel()
