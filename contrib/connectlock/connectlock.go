@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -103,19 +104,27 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return next(ctx, req)
 		}
 		t := newTransport(req.Spec().Procedure)
+		side := besideOf(ctx)
 		var resp connect.AnyResponse
+		ran := false
 		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), &grpc.UnaryServerInfo{FullMethod: t.procedure}, func(ctx context.Context, _ any) (any, error) {
+			ran = true
 			var err error
 			if resp, err = next(ctx, req); err != nil {
-				t.storeFailure(ctx, err)
+				t.storeFailure(ctx, side, err)
 				return nil, &handled{err}
 			}
-			t.store(ctx, resp)
+			t.store(ctx, side, resp.Header(), resp.Trailer())
 			return resp.Any(), nil
 		})
 		if err != nil {
-			if resp != nil {
-				t.forgetHeader() // the handler's answer is not sent, so its header is not sent either
+			switch p := (*grpclock.Problem)(nil); {
+			case ran && errors.As(err, &p): // the handler's answer is not sent, so its header is not sent either
+				t.forgetHeader()
+				side.header.forget()
+				side.trailer.forget()
+			case ran: // the metadata is not written into the handler's error, which calls may share
+				t.writeTo(side.header.now, side.trailer.now)
 			}
 			return nil, t.failure(err)
 		}
@@ -152,35 +161,68 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 // repeated is a stored answer, whose type connect does not know.
 type repeated struct{ proto.Message }
 
-// store moves the metadata of a response to grpclock if grpclock stores the answer. The metadata
-// comes back through t.
-func (t *transport) store(ctx context.Context, resp connect.AnyResponse) {
-	if s := grpc.ServerTransportStreamFromContext(ctx); s != t {
-		_ = s.SetHeader(takeMetadata(resp.Header())) // t accepts everything
-		_ = s.SetTrailer(takeMetadata(resp.Trailer()))
+// store gives the metadata of a handler's answer to grpclock if grpclock stores the answer. connect
+// sends this metadata by itself, so t does not keep it.
+func (t *transport) store(ctx context.Context, b beside, header, trailer http.Header) {
+	s := grpc.ServerTransportStreamFromContext(ctx)
+	if s == t {
+		return
 	}
+	defer t.keep()()
+	_ = s.SetHeader(metadata.Join(storable(b.header.added()), storable(header))) // t accepts everything
+	_ = s.SetTrailer(metadata.Join(storable(b.trailer.added()), storable(trailer)))
 }
 
-// takeMetadata removes from h the headers that a stored answer may contain, and returns them as
-// metadata. A cookie belongs to one client, and a header that is not valid metadata is not stored.
-func takeMetadata(h http.Header) metadata.MD {
-	all, taken := metadataOf(h), make(metadata.MD)
+// storeFailure is store for the error of a handler.
+func (t *transport) storeFailure(ctx context.Context, b beside, err error) {
+	var meta http.Header
+	if failure, ok := errors.AsType[*connect.Error](err); ok {
+		meta = failure.Meta()
+	}
+	t.store(ctx, b, nil, meta)
+}
+
+// storable returns the headers that a stored answer may contain, as metadata. A cookie belongs to
+// one client, and a header that is not valid metadata is not stored.
+func storable(h http.Header) metadata.MD {
+	md := metadataOf(h)
 	for name, values := range h {
-		key := strings.ToLower(name)
-		if key != "set-cookie" && len(all[key]) == len(values) {
-			taken[key] = all[key]
-			delete(h, name)
+		if key := strings.ToLower(name); key == "set-cookie" || len(md[key]) != len(values) {
+			delete(md, key)
 		}
 	}
-	return taken
+	return md
 }
 
-// storeFailure gives the metadata of a handler's error to grpclock if grpclock stores the answer.
-func (t *transport) storeFailure(ctx context.Context, err error) {
-	var failure *connect.Error
-	if s := grpc.ServerTransportStreamFromContext(ctx); s != t && errors.As(err, &failure) {
-		_ = s.SetTrailer(metadataOf(failure.Meta()))
+// beside is the metadata that connect sends beside the response or the error of a unary handler.
+// Handlers and interceptors set it through connect.CallInfo.
+type beside struct{ header, trailer part }
+
+func besideOf(ctx context.Context) beside {
+	info, ok := connect.CallInfoForHandlerContext(ctx)
+	if !ok { // connect has not made the call
+		return beside{partOf(make(http.Header)), partOf(make(http.Header))}
 	}
+	return beside{partOf(info.ResponseHeader()), partOf(info.ResponseTrailer())}
+}
+
+// part is the header or the trailer of beside. before is what other interceptors had set when the
+// call came to this interceptor. It belongs to this call, and is not stored with the answer.
+type part struct{ now, before http.Header }
+
+func partOf(h http.Header) part { return part{h, h.Clone()} }
+
+// added returns what the handler has set.
+func (p part) added() http.Header {
+	h := maps.Clone(p.now)
+	maps.DeleteFunc(h, func(name string, values []string) bool { return slices.Equal(values, p.before[name]) })
+	return h
+}
+
+// forget removes what the handler has set.
+func (p part) forget() {
+	clear(p.now)
+	maps.Copy(p.now, p.before)
 }
 
 // handled is the error of a handler, with the status that grpclock reads.

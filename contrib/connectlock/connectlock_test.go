@@ -33,11 +33,13 @@ var protocols = map[string][]connect.ClientOption{
 
 // handlers are the handlers that a test runs under locks.
 type handlers struct {
-	place func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
-	wait  func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
-	watch func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error
-	fill  func(ctx context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error)
-	talk  func(ctx context.Context, s *connect.BidiStream[shop.Order, shop.Receipt]) error
+	outer  connect.UnaryInterceptorFunc // runs before the locks
+	place  func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
+	simple func(ctx context.Context, order *shop.Order) (*shop.Receipt, error) // instead of place
+	wait   func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error)
+	watch  func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error
+	fill   func(ctx context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error)
+	talk   func(ctx context.Context, s *connect.BidiStream[shop.Order, shop.Receipt]) error
 }
 
 // serve starts a real server, with HTTP/2.
@@ -51,9 +53,15 @@ func serve(t *testing.T, l locker.Locker, h handlers, rules *grpclock.Rules, opt
 		t.Fatal(err)
 	}
 	with := connect.WithInterceptors(locks)
+	if h.outer != nil {
+		with = connect.WithInterceptors(h.outer, locks)
+	}
 	mux := http.NewServeMux()
 	if h.place != nil {
 		mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandler(shop.Shop_Place_FullMethodName, h.place, with))
+	}
+	if h.simple != nil {
+		mux.Handle(shop.Shop_Place_FullMethodName, connect.NewUnaryHandlerSimple(shop.Shop_Place_FullMethodName, h.simple, with))
 	}
 	if h.wait != nil {
 		mux.Handle(shop.Shop_Wait_FullMethodName, connect.NewUnaryHandler(shop.Shop_Wait_FullMethodName, h.wait, with))

@@ -3,9 +3,14 @@ package connectlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc"
@@ -57,6 +62,7 @@ func TestAStreamSendsTheHeaderThatItsHandlerSets(t *testing.T) {
 func TestARepeatedAnswerHasTheHandlersMetadata(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
+			rules, stores := answers()
 			s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
 				place: func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
 					if r.Msg.GetExpress() {
@@ -69,8 +75,7 @@ func TestARepeatedAnswerHasTheHandlersMetadata(t *testing.T) {
 					response.Trailer().Set("X-Last-Bin", connect.EncodeBinaryHeader([]byte{0, 255}))
 					return response, nil
 				},
-			}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
-				grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
+			}, rules, stores)
 			for range 2 {
 				r, err := client(s, shop.Shop_Place_FullMethodName, opts...).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
 				if err != nil {
@@ -89,47 +94,164 @@ func TestARepeatedAnswerHasTheHandlersMetadata(t *testing.T) {
 	}
 }
 
-// A cookie belongs to one client, so a repeated answer does not contain the cookie. The first
-// answer has all headers of the handler, also those that are no valid metadata.
-func TestARepeatedAnswerHasNoCookie(t *testing.T) {
-	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
-		place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
-			response := connect.NewResponse(receipt(ctx))
-			response.Header().Set("Set-Cookie", "session=1")
-			response.Header().Set("X-Bad-Bin", "###")
-			return response, nil
-		},
-	}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
-		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
-	for n, want := range []struct{ cookie, bad string }{{"session=1", "###"}, {}} {
-		r, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h := r.Header(); h.Get("Set-Cookie") != want.cookie || h.Get("X-Bad-Bin") != want.bad {
-			t.Errorf("answer %d has the header %v", n+1, h)
+// answers are the rules and the option of a server that stores the answers of Place, one for orders
+// and one for express orders.
+func answers() (*grpclock.Rules, grpclock.Option) {
+	return grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
+		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()})
+}
+
+// A handler can also set metadata beside its response, through CallInfo. The answer has it once,
+// and so has the repeated answer. What an interceptor outside of the locks has set is of its own
+// call.
+func TestARepeatedAnswerHasTheMetadataOfCallInfo(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			rules, stores := answers()
+			var calls atomic.Int32
+			s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+				outer: func(next connect.UnaryFunc) connect.UnaryFunc {
+					return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+						info, _ := connect.CallInfoForHandlerContext(ctx)
+						info.ResponseHeader().Set("X-Call", strconv.Itoa(int(calls.Add(1))))
+						return next(ctx, r)
+					}
+				},
+				simple: func(ctx context.Context, order *shop.Order) (*shop.Receipt, error) {
+					info, _ := connect.CallInfoForHandlerContext(ctx)
+					info.ResponseHeader()["X-Own"] = []string{"1", "2"}
+					info.ResponseTrailer().Set("X-Last", "3")
+					if !order.GetExpress() {
+						return receipt(ctx), nil
+					}
+					err := connect.NewError(connect.CodeFailedPrecondition, errors.New("no express"))
+					err.Meta().Set("X-Why", "4")
+					return nil, err
+				},
+			}, rules, stores)
+			c := client(s, shop.Shop_Place_FullMethodName, opts...)
+			for range 2 {
+				r, err := c.CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantHeader(t, r.Header(), map[string]string{"X-Own": "1 2", "X-Call": strconv.Itoa(int(calls.Load()))})
+				wantHeader(t, r.Trailer(), map[string]string{"X-Last": "3"})
+				_, err = c.CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: true}))
+				wantMeta(t, err, map[string]string{"X-Own": "1 2", "X-Last": "3", "X-Why": "4", "X-Call": strconv.Itoa(int(calls.Load()))})
+			}
+		})
+	}
+}
+
+// wantHeader checks the values of these names, which are separated by spaces.
+func wantHeader(t *testing.T, h http.Header, want map[string]string) {
+	t.Helper()
+	for name, values := range want {
+		if got := strings.Join(h[name], " "); got != values {
+			t.Errorf("%s is %q, want %q, in %v", name, got, values, h)
 		}
 	}
 }
 
-// The answer of a handler that lost its lock is not sent, and its header is not sent either.
-func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
-	store := lockertest.NewMemory()
-	s := serve(t, lockertest.NewLocker(t, store), handlers{
-		place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
-			attempt, _ := idempotency.FromContext(ctx)
-			store.Steal(attempt.Lease().Key())
-			<-ctx.Done()
-			response := connect.NewResponse(receipt(ctx))
-			response.Header().Set("X-Own", "of the handler")
+// wantMeta checks the metadata of a failure.
+func wantMeta(t *testing.T, err error, want map[string]string) {
+	t.Helper()
+	failure, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		t.Fatalf("the error is %v", err)
+	}
+	wantHeader(t, failure.Meta(), want)
+}
+
+// A failure has the metadata that its handler has set in gRPC's way, as an answer has. The error of
+// the handler may be shared by all calls, so it does not change.
+func TestAFailureHasTheMetadataThatItsHandlerSets(t *testing.T) {
+	for name, opts := range protocols {
+		for _, stored := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stored: %v", name, stored), func(t *testing.T) {
+				rules, option := answers()
+				if !stored {
+					rules, option = grpclock.FromDescriptors(), grpclock.WithWait(time.Second)
+				}
+				shared := connect.NewError(connect.CodeFailedPrecondition, errors.New("no express"))
+				shared.Meta().Set("X-Why", "1")
+				s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+					place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+						_ = grpc.SetHeader(ctx, metadata.Pairs("x-head", "2"))
+						_ = grpc.SetTrailer(ctx, metadata.Pairs("x-last-bin", "\x00\xff"))
+						return nil, shared
+					},
+				}, rules, option)
+				for range 2 {
+					_, err := client(s, shop.Shop_Place_FullMethodName, opts...).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+					wantMeta(t, err, map[string]string{"X-Why": "1", "X-Head": "2", "X-Last-Bin": connect.EncodeBinaryHeader([]byte{0, 255})})
+				}
+				if len(shared.Meta()) != 1 {
+					t.Errorf("the error of the handler has %v", shared.Meta())
+				}
+			})
+		}
+	}
+}
+
+// A cookie belongs to one client, so a repeated answer does not contain the cookie. The first
+// answer has all headers of the handler, also those that are no valid metadata.
+func TestARepeatedAnswerHasNoCookie(t *testing.T) {
+	rules, stores := answers()
+	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+		place: func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+			response, err := connect.NewResponse(receipt(ctx)), connect.NewError(connect.CodeFailedPrecondition, errors.New("no express"))
+			for _, h := range []http.Header{response.Header(), err.Meta()} {
+				h.Set("Set-Cookie", "session=1")
+				h.Set("X-Bad-Bin", "###")
+			}
+			if r.Msg.GetExpress() {
+				return nil, err
+			}
 			return response, nil
 		},
-	}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
-		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
-	_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
-	var failure *connect.Error
-	if !errors.As(err, &failure) || failure.Meta().Get("X-Own") != "" {
-		t.Errorf("%v with %v", err, failure.Meta())
+	}, rules, stores)
+	for _, want := range []map[string]string{{"Set-Cookie": "session=1", "X-Bad-Bin": "###"}, {"Set-Cookie": "", "X-Bad-Bin": ""}} {
+		r, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantHeader(t, r.Header(), want)
+		_, err = client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: true}))
+		wantMeta(t, err, want)
+	}
+}
+
+// The answer of a handler that lost its lock is not sent, whether the handler succeeds or fails. So
+// its metadata is not sent either.
+func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
+	for name, express := range map[string]bool{"succeeds": false, "fails": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := lockertest.NewMemory()
+			rules, stores := answers()
+			s := serve(t, lockertest.NewLocker(t, store), handlers{
+				place: func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+					attempt, _ := idempotency.FromContext(ctx)
+					store.Steal(attempt.Lease().Key())
+					<-ctx.Done()
+					info, _ := connect.CallInfoForHandlerContext(ctx)
+					response := connect.NewResponse(receipt(ctx))
+					for _, h := range []http.Header{response.Header(), response.Trailer(), info.ResponseHeader(), info.ResponseTrailer()} {
+						h.Set("X-Own", "of the handler")
+					}
+					_ = grpc.SetHeader(ctx, metadata.Pairs("x-own", "of the handler"))
+					if r.Msg.GetExpress() {
+						return nil, context.Cause(ctx)
+					}
+					return response, nil
+				},
+			}, rules, stores)
+			_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: express}))
+			want(t, err, connect.CodeAborted, grpclock.ReasonLost)
+			wantMeta(t, err, map[string]string{"X-Own": ""})
+		})
 	}
 }
 

@@ -70,6 +70,18 @@ func (t *transport) forgetHeader() {
 	t.header = nil
 }
 
+// keep returns a function that undoes what was set since the call of keep.
+func (t *transport) keep() (undo func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	head, trail := t.header, t.trailer
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.header, t.trailer = head, trail
+	}
+}
+
 func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 	return &grpc.StreamServerInfo{
 		FullMethod:     t.procedure,
