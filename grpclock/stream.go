@@ -85,9 +85,9 @@ func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerSt
 	s := &guardedStream{
 		ServerStream: ss, guard: g, call: c,
 		base: base, endBase: endBase, held: held, endHeld: endHeld,
-		ctx:      &streamContext{Context: base},
 		returned: make(chan struct{}), released: make(chan struct{}),
 	}
+	s.ctx = &streamContext{Context: base, end: s.end}
 	s.watch = newWatch(g.stallOf(c), s.stall)
 	return s
 }
@@ -381,10 +381,31 @@ func (s *guardedStream) stopped() error {
 // the lock is held.
 type streamContext struct {
 	context.Context
+	end   context.CancelCauseFunc         // ends Context, and Run's context
 	lease atomic.Pointer[context.Context] // Run's context, which descends from Context
 }
 
 func (c *streamContext) hold(ctx context.Context) { c.lease.Store(&ctx) }
+
+// look ends the context if the lease is over. After a pause, the goroutine that acquire has left
+// for this may run a little later than the handler.
+func (c *streamContext) look() {
+	if ctx := c.lease.Load(); ctx != nil && (*ctx).Err() == context.Canceled {
+		c.end(context.Cause(*ctx))
+	}
+}
+
+// Err looks at the lease, as a look at Run's context does.
+func (c *streamContext) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+// Done looks at the lease, as a look at Run's context does.
+func (c *streamContext) Done() <-chan struct{} {
+	c.look()
+	return c.Context.Done()
+}
 
 // Value returns values of Run's context, such as the lease, as soon as the lock is held; before
 // that, it returns values of the stream's context.

@@ -79,6 +79,41 @@ func TestTheEndOfACallEndsARecvAndASendThatWait(t *testing.T) {
 	}
 }
 
+// After a pause, no look at the stream's context says that it is alive. Here the clock of the
+// bubble jumps to the end of the lease, and the handler runs before or after the goroutine that
+// ends the context.
+func TestALookAtTheStreamsContextEndsAStreamWhoseTimeIsOver(t *testing.T) {
+	for name, look := range map[string]func(ctx context.Context) bool{
+		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
+		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
+		"Done": func(ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				intercept := talking(t, lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithoutRenewal(), locker.WithTTL(time.Second)))
+				for range 50 {
+					err := intercept(&script{ctx: t.Context()}, func(_ any, s grpc.ServerStream) error {
+						lease, _ := locker.FromContext(s.Context())
+						time.Sleep(time.Until(lease.Expires())) //nolint:forbidigo // virtual time
+						if !look(s.Context()) {
+							t.Error("the context says that the stream has its lock")
+						}
+						return nil
+					})
+					want(t, err, codes.Aborted, grpclock.ReasonLost)
+				}
+			})
+		})
+	}
+}
+
 // When the call is over, a handler may stop using its stream, but continue its work. This must not
 // count as a stall of the client.
 func TestAHandlerThatWorksAfterALossHasNotStalled(t *testing.T) {
