@@ -634,3 +634,37 @@ func TestRequestsOnStripesDoNotWaitForEachOther(t *testing.T) {
 		}
 	})
 }
+
+// After a pause, no look at the context of the work says that it is alive. Here the clock of the
+// bubble jumps to the end of the lease, and the work runs before or after the goroutine that ends
+// the context.
+func TestALookAtTheWorksContextEndsARunWhoseTimeIsOver(t *testing.T) {
+	for name, look := range map[string]func(ctx context.Context) bool{
+		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
+		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
+		"Done": func(ctx context.Context) bool {
+			select {
+			case <-ctx.Done():
+				return true
+			default:
+				return false
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, d *desk) {
+				d.Locker = lockertest.NewLocker(t, d.locks, locker.WithoutRenewal())
+				for n := range 50 {
+					_, _ = d.Do(t.Context(), idempotency.Request{Rule: locker.Rule{Key: fmt.Sprint(n), TTL: time.Second}}, func(ctx context.Context) idempotency.Outcome {
+						attempt, _ := idempotency.FromContext(ctx)
+						time.Sleep(time.Until(attempt.Lease().Expires())) //nolint:forbidigo // a bubble
+						if !look(ctx) {
+							t.Error("the context says that the key is held")
+						}
+						return idempotency.Outcome{}
+					})
+				}
+			})
+		})
+	}
+}
