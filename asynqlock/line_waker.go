@@ -182,6 +182,7 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	case errors.Is(err, locker.ErrInvalidRule), errors.Is(err, locker.ErrUnsupported):
 		w.rest(lock) // a process with another Locker has recorded this line
 	case errors.Is(err, locker.ErrBusy): // the Locker works, and no task waits for the key any more
+	case errors.Is(err, locker.ErrTooManyWaiters): // the Locker works, and any process soon takes this line over
 	default:
 		w.unfit()
 	}

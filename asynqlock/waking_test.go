@@ -530,3 +530,52 @@ func TestAProcessWhoseLinesVanishTakesOtherLinesOver(t *testing.T) {
 	}
 	t.Error("the task of the other line has not run")
 }
+
+// crowded is a Locker that counts the watchers that are refused because a key has too many waiters.
+type crowded struct {
+	locker.Locker
+	refused atomic.Int32
+}
+
+func (c *crowded) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	lease, err := c.Locker.Acquire(ctx, r)
+	if r.Name == "asynq-wake" && errors.Is(err, locker.ErrTooManyWaiters) {
+		c.refused.Add(1)
+	}
+	return lease, err
+}
+
+// A key of this process has as many waiters as WithMaxWaiters allows, so the watcher of this key is
+// refused. The process still takes over the lines of other keys.
+func TestAProcessWithACrowdedKeyTakesOtherLinesOver(t *testing.T) {
+	t.Parallel()
+	q, work := newQueue(t), &record{}
+	other := q.locker()
+	_, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	l := &crowded{Locker: q.locker(locker.WithMaxWaiters(1))}
+	go func() { _, _ = l.Acquire(t.Context(), locker.Rule{Key: busyKey}) }()
+	await(t, "the key has a waiter", func() bool {
+		info, err := other.Inspect(t.Context(), busyKey)
+		return err == nil && info.Waiters == 1
+	})
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour)))
+	q.stop(g)
+	sleeping, id := q.failedTask("", "account:7")
+	q.workers(g, 4, work)
+	until := time.Now().Add(idleBound)
+	for n := 0; time.Now().Before(until); n++ {
+		before := l.refused.Load()
+		q.enqueue("job", numbered(n))
+		await(t, "its watcher is refused", func() bool { return l.refused.Load() > before })
+		if n == 0 {
+			q.putInLine("account:7", sleeping, id)
+			q.record("0.0.0.account:7", time.Now())
+		}
+		if len(work.payloads()) > 0 {
+			return
+		}
+	}
+	t.Error("the task of the other line has not run")
+}
