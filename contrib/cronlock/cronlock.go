@@ -53,6 +53,10 @@ import (
 // A program may also run the entry by hand, with c.Entry(id).WrappedJob.Run. Such a run counts as
 // the next tick if this tick is due within [WithMaxSkew]. Otherwise its key has the time of the
 // run.
+//
+// Do not give c a wrapper that skips runs, such as cron.SkipIfStillRunning: use [WithNoOverlap].
+// The entry does not learn that a wrapper has skipped a tick. So a later run by hand counts as the
+// skipped tick, and does nothing if this tick is too old or another process has run it.
 func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),

@@ -34,8 +34,8 @@ func (t *ticks) Next(now time.Time) time.Time {
 }
 
 // take returns the tick of a job that starts at the time now. It returns the latest due tick that
-// was not taken. Older ticks may remain: either their jobs have not called take yet, or the Cron
-// was stopped before these ticks were due.
+// was not taken. Older ticks may remain: either their jobs have not called take yet, or a wrapper
+// of the job has skipped them, or the Cron was stopped before these ticks were due.
 //
 // If no tick is due, cron started the job and the clock was set back, or a program runs the job by
 // hand. Then take returns the next tick if it is due within skew, and otherwise the time now. The
