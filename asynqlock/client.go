@@ -29,6 +29,10 @@ import (
 // retry, and in the state completed until its Retention is over. In the state archived, it prevents
 // a new task only if the Client has no Inspector. [asynq.Unique] uses a separate lock instead,
 // which can end before or after the task.
+//
+// With an Inspector, a new task beside an archived one has a number in its ID. If the archived task
+// is deleted before the new task has ended, the first ID is free, so a second new task can be
+// enqueued. The lock of the key still runs one after the other, and [Once] drops the second.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
