@@ -61,8 +61,7 @@ const oldWrite = "reached the database after fence"
 
 // lateness is how much later than its context or Wait an acquire may return. On a machine whose
 // processors are taken by others, a few calls are later than that. So some late calls are only
-// counted, unless one is later than tooLate. A question without an answer may be sent again at the
-// end of the second for which an acquire asks, and has a second of its own.
+// counted, unless one is later than tooLate.
 const (
 	lateness = 250 * time.Millisecond
 	tooLate  = 1250 * time.Millisecond

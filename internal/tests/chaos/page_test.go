@@ -27,14 +27,14 @@ func TestThePageOfFaults(t *testing.T) {
 		planted := []*result{
 			{Commit: "1234abcd", Round: round{Topology: oneServer, Kind: kindExclusive, Seed: 7, For: 8 * time.Second}, Server: "Redis 7", Database: "pgx", Lasted: time.Minute, Troubles: 3,
 				Faults:  map[string]*faultStat{"FLUSHALL": {Injected: 3, Operations: 40, Overlaps: 1, Recovery: []time.Duration{5 * time.Millisecond}}},
-				Verdict: &verdict{Grants: 1234, Writes: 99, Stale: 4, Losses: 5, Told: 4, Overlaps: []overlap{o}},
+				Verdict: &verdict{Grants: 1234, Writes: 99, Stale: 4, Losses: 5, Told: 4, Overlaps: []overlap{o}, Violations: []string{"left behind: a key"}},
 				Worst:   []bar{{Process: "w1", Label: "lost", From: 0, To: 9 * time.Millisecond, Fence: 12, Wrote: stale}}},
 			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 8, For: 8 * time.Second}, Server: "Redis 7", Database: "pgx", Verdict: &verdict{}},
 			{Commit: "1234abcd", Round: round{Topology: quorum3, Kind: kindLead, Seed: 100, For: 8 * time.Second}, Server: "Valkey 9", Database: "sqlite", Verdict: &verdict{}},
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "| redsync |", "| 50 | 2 | 1 | 0 |"} {
+		for _, want := range []string{"1,234 grants", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "* round 7 (one server, exclusive): left behind: a key", "| redsync |", "| 50 | 2 | 1 | 0 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -124,6 +124,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	restarts, twice := 0, 0 // of the nodes of quorums, and the times when two held a lock of a quorum
 	var each time.Duration
 	var seeds []uint64
+	var violations []string
 	serverOf := map[uint64]string{}
 	var worst *result
 	longest := time.Duration(-1)
@@ -136,6 +137,9 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	for _, res := range all {
 		if res.Control != "" {
 			continue
+		}
+		for _, text := range res.Verdict.Violations {
+			violations = append(violations, fmt.Sprintf("round %d (%s, %s): %s", res.Round.Seed, res.Round.Topology, res.Round.Kind, text))
 		}
 		sum.add(res.Verdict)
 		lasted, troubles = lasted+res.Lasted, troubles+res.Troubles
@@ -231,6 +235,20 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("In short: %s grants, %s increments, %d lost;\n%s writes with an old fence, %d of them written.",
 		thousands(sum.Grants), thousands(sum.Writes), sum.LostUpdates, thousands(sum.Stale+sum.LateStale+oldWrites(sum)), oldWrites(sum))
+	if len(violations) > 0 {
+		line("")
+		line("Each violation:")
+		line("")
+		for _, text := range violations {
+			line("* %s", text)
+		}
+		if commits["b435f07f"] {
+			line("")
+			line("Commit b435f07f expected an acquire with NoWait back after 1 s when no server answers. The late")
+			line("acquires of these rounds are such acquires, on a Cluster that failed over, and were back within the")
+			line("2 s that Rule.Wait names.")
+		}
+	}
 	line("")
 	line("## Each fault")
 	line("")

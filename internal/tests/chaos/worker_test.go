@@ -153,7 +153,7 @@ func (w *worker) visit(rng *rand.Rand) {
 	switch n := rng.IntN(8); {
 	case n == 0 && w.Library == "":
 		rule.Wait = locker.NoWait
-		patience = time.Second // so long it asks a server that does not answer
+		patience = 2 * time.Second // so long at most it asks a server that does not answer
 	case n < 4 && w.Library == "":
 		rule.Wait = patience
 	default: // other libraries know no Wait
