@@ -23,7 +23,6 @@ type Beginner interface {
 type connection interface {
 	Beginner
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	PingContext(ctx context.Context) error
 	Raw(f func(driverConn any) error) error
 }
 
@@ -308,9 +307,23 @@ func (s *standard) Ping(ctx context.Context) error {
 	if s.inUse() {
 		return errInUse
 	}
-	if s.conn != nil { // unlike a statement, PingContext does not change MySQL's ROW_COUNT()
-		return s.conn.PingContext(ctx)
+	if s.conn != nil { // unlike a statement, a driver's Ping does not change MySQL's ROW_COUNT()
+		return pingConn(ctx, s.conn)
 	}
 	_, err := s.Exec(ctx, "SELECT 1")
 	return err
+}
+
+// pingConn pings the server of conn. Unlike PingContext, pingConn does not tell database/sql that
+// the connection is lost: database/sql would close conn, and for this it would wait for the end of
+// the transaction.
+func pingConn(ctx context.Context, conn connection) error {
+	var lost error
+	err := conn.Raw(func(driverConn any) error {
+		if p, ok := driverConn.(driver.Pinger); ok {
+			lost = p.Ping(ctx)
+		}
+		return nil
+	})
+	return errors.Join(err, lost)
 }

@@ -2,7 +2,9 @@ package sqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +106,63 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 	}, postgres, maria)
+}
+
+// A ping notices that the connection is dead, while the function is idle. On a *sql.Conn, which
+// sqllock uses on MySQL, database/sql would then wait for the end of the transaction, and the
+// function's next statement would wait for the ping.
+func TestAFailedPingKeepsNobody(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		var target sqllock.Beginner = db
+		id, kill := "SELECT connection_id()", "KILL %d"
+		if db.dialect == postgres {
+			id, kill = "SELECT pg_backend_pid()", "SELECT pg_terminate_backend(%d)"
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			target = conn
+		}
+		calls := 0
+		done := make(chan error, 1)
+		go func() {
+			rule := locker.Rule{Key: "brief", TTL: 4 * time.Second}
+			done <- transact(t.Context(), l, target, rule, func(ctx context.Context, tx *sqllock.Tx) error {
+				if calls++; calls == 1 {
+					n, err := numberOf(tx.QueryContext(ctx, id)) // unlike a Row, Rows show that they are closed
+					if err != nil {
+						return err
+					}
+					db.exec(t, fmt.Sprintf(kill, n))
+					if err := idleFor(ctx, 3500*time.Millisecond); err != nil { // in this time, two pings fail
+						return err
+					}
+				}
+				return deposit(10)(ctx, tx)
+			})
+		}()
+		select {
+		case err := <-done:
+			if again := target == sqllock.Beginner(db); again && (err != nil || calls != 2) || !again && err == nil {
+				t.Errorf("%v after %d calls", err, calls)
+			}
+		case <-time.After(patience / 2):
+			t.Fatal("Do does not return")
+		}
+	}, postgres, maria)
+}
+
+// numberOf returns the number in the only row of rows, and closes rows.
+func numberOf(rows *sql.Rows, err error) (n int64, _ error) {
+	if err != nil {
+		return 0, err
+	}
+	for rows.Next() {
+		err = rows.Scan(&n)
+	}
+	return n, errors.Join(err, rows.Err(), rows.Close())
 }
 
 // While the function reads rows slowly, their connection is in use, so sqllock cannot send a
