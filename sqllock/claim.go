@@ -24,6 +24,9 @@ func (a *attempt) enter(ctx context.Context) error {
 	default:
 		err = a.enterSQLite(ctx)
 	}
+	if err == nil && a.reads && a.borrowed {
+		err = a.checkReadOnly(ctx)
+	}
 	if err == nil && a.hasOperation {
 		err = a.writeOperation(ctx)
 	}

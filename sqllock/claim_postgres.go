@@ -8,29 +8,19 @@ import (
 )
 
 func (a *attempt) enterPostgres(ctx context.Context) error {
-	var n int
-	if a.reads || len(a.leases) == 0 {
-		var mark, idle string // the answers of set_config
-		limit := int64(0)
-		if a.idle.userLimit {
-			limit = a.idle.millis()
-		}
-		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, limit}, &n, &mark, &idle)
-		if err == nil && n > 0 {
-			return a.claimError(ctx)
-		}
-		if err == nil && !a.reads {
-			s := a.noteStep()
-			_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
-		}
-		return err
-	}
 	claims, shares := a.split()
-	n, err := a.claimPostgres(ctx, claims)
-	if err := a.checkStanding(ctx, n, len(claims), err); err != nil {
-		return err
+	if a.reads || len(claims) == 0 {
+		if err := a.comparePostgres(ctx); err != nil || a.reads {
+			return err
+		}
+	} else {
+		n, err := a.claimPostgres(ctx, claims)
+		if err := a.checkStanding(ctx, n, len(claims), err); err != nil {
+			return err
+		}
 	}
 	for _, l := range shares {
+		n := 0
 		if _, err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
 			return err
 		}
@@ -40,6 +30,25 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// comparePostgres compares the fences of all leases, without a claim. If the transaction may write,
+// comparePostgres also writes the operation into the ledger.
+func (a *attempt) comparePostgres(ctx context.Context) error {
+	n, limit := 0, int64(0)
+	if a.idle.userLimit {
+		limit = a.idle.millis()
+	}
+	var mark, idle string // the answers of set_config
+	err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, limit}, &n, &mark, &idle)
+	if err == nil && n > 0 {
+		return a.claimError(ctx)
+	}
+	if err == nil && !a.reads {
+		s := a.noteStep()
+		_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
+	}
+	return err
 }
 
 // claimPostgres claims the fences of leases, and writes the operation into the ledger. It returns

@@ -21,12 +21,11 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 	if err := a.claimSQLite(ctx, claims); err != nil {
 		return err
 	}
-	if err := a.compare(ctx, shares); err != nil { // from here on, no other transaction can write
+	s := a.noteStep()
+	if _, err := a.tx.Exec(ctx, a.stmts[s.name], s.args...); err != nil {
 		return err
 	}
-	s := a.noteStep()
-	_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
-	return err
+	return a.compare(ctx, shares) // since the first claim or the note, no other transaction can write
 }
 
 func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error {

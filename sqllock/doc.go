@@ -37,9 +37,9 @@
 // REPEATABLE READ and SERIALIZABLE, a claim may fail with a serialization failure. Then the
 // transaction is retried: see [WithRetries].
 //
-// A transaction is read-only if all leases are Shared, or if WithTxOptions sets ReadOnly. A
-// read-only transaction compares the fence in its first statement. It claims nothing, because many
-// readers have the same fence. It reads one snapshot, at REPEATABLE READ.
+// A transaction that this package begins is read-only if all leases are Shared, or if WithTxOptions
+// sets ReadOnly. A read-only transaction compares the fence in its first statement. It claims
+// nothing, because many readers have the same fence. It reads one snapshot, at REPEATABLE READ.
 //
 // # When COMMIT gets no answer
 //

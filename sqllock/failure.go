@@ -111,6 +111,7 @@ const (
 	mysqlDuplicate     = 1062
 	mysqlSyntax        = 1064
 	mysqlNoSavepoint   = 1305
+	mysqlReadOnly      = 1792
 	mysqlIdle          = 4031 // MySQL 8.0.24 and newer; MariaDB sends no error
 
 	sqliteError      = 1

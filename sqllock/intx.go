@@ -22,6 +22,12 @@ import (
 //   - InTx does not retry. Roll back when InTx or a statement returns an error. On MySQL, a
 //     deadlock ends the transaction, and each later statement would be committed by itself: InTx
 //     leaves the settings of the session as they are.
+//   - For a transaction that is read-only, set ReadOnly in [WithTxOptions]. With any other Handle,
+//     InTx writes.
+//
+// The resource of a Shared lease is not claimed, but its row is locked against claims until the
+// transaction ends. If the Handle sets ReadOnly, InTx claims and locks nothing. A transaction that
+// may write is then refused with locker.ErrUnsupported, on SQLite by Verify if it has written.
 //
 // The transaction may be idle for as long as the server allows. On PostgreSQL, [WithIdleLimit] can
 // set a shorter time. Errors are those of Within and, with Operation, locker.ErrDone.
@@ -48,7 +54,11 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 	if err := checkFences(leases); err != nil {
 		return nil, err
 	}
-	c, err := h.newCall(termsOf(leases), nil)
+	terms := termsOf(leases)
+	for i := range terms {
+		terms[i].mode = locker.Exclusive // the transaction may write, also under Shared leases only
+	}
+	c, err := h.newCall(terms, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +91,11 @@ func (c *Claim) Verify(ctx context.Context) error {
 	}
 	if err := a.checkTime(a.marginOf(a.leases)); err != nil {
 		return err
+	}
+	if a.reads {
+		if err := a.checkUnwritten(ctx); err != nil {
+			return err
+		}
 	}
 	if err := a.prove(ctx); err != nil {
 		return err

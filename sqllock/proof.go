@@ -77,6 +77,29 @@ func (a *attempt) rowsWritten(ctx context.Context) (rows int64, err error) {
 	return rows, err
 }
 
+// checkReadOnly returns an error if the database would let the transaction write.
+func (a *attempt) checkReadOnly(ctx context.Context) error {
+	writes := false
+	switch a.dialect {
+	case Postgres:
+		if err := a.tx.Row(ctx, a.stmts["writes"], nil, &writes); err != nil {
+			return err
+		}
+	case MySQL:
+		_, err := a.tx.Exec(ctx, a.stmts["writes"])
+		if err != nil && a.dialect.number(err) != mysqlReadOnly {
+			return err
+		}
+		writes = err == nil
+	case SQLite: // has no read-only transactions, so Verify calls checkUnwritten
+	}
+	if writes {
+		return a.newError(fmt.Errorf("%w: WithTxOptions sets ReadOnly, and the transaction may write; "+
+			"begin a read-only transaction, or use a Handle without ReadOnly", locker.ErrUnsupported))
+	}
+	return nil
+}
+
 // checkUnwritten returns an error if a read-only transaction has written rows, which no claim
 // guards.
 func (a *attempt) checkUnwritten(ctx context.Context) error {

@@ -2,6 +2,7 @@ package sqllock_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -324,4 +325,85 @@ func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 	}, postgres, maria)
+}
+
+// The transaction of InTx may write, so a Shared lease must keep newer writers away from it, too.
+func TestNoWriterClaimsWhatATransactionOfInTxReadsUnderASharedLease(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		key := t.Name()
+		db.writeClaim(t, key, 1, "an old writer")
+		claim := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			_, err := db.ExecContext(ctx, "UPDATE latchkit_fence SET owner = 'next' WHERE resource = '"+key+"'")
+			return err
+		}
+		err = locker.Run(t.Context(), l, locker.Rule{Key: key, Mode: locker.Shared}, func(ctx context.Context) error {
+			tx := db.begin(t, sql.LevelDefault)
+			c, err := handle(t, nil, db).InTx(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if claim() == nil {
+				t.Error("a writer has claimed the resource")
+			}
+			return errors.Join(write(ctx, tx, 1, 110), c.Verify(ctx), tx.Commit())
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := claim(); err != nil {
+			t.Errorf("afterwards: %v", err)
+		}
+		db.checkBalance(t, 110)
+
+		db.writeClaim(t, key, 1<<61, "a newer writer")
+		err = locker.Run(t.Context(), l, locker.Rule{Key: key, Mode: locker.Shared}, func(ctx context.Context) error {
+			tx := db.begin(t, sql.LevelDefault)
+			_, err := handle(t, nil, db).InTx(ctx, tx)
+			return errors.Join(err, tx.Rollback())
+		})
+		if !errors.Is(err, sqllock.ErrFenceRegressed) {
+			t.Errorf("a newer writer has claimed: %v", err)
+		}
+	})
+}
+
+// A Handle with ReadOnly claims nothing, so InTx must refuse a transaction that may write. SQLite
+// has no such transactions, so Verify refuses what was written.
+func TestAReadOnlyHandleRefusesATransactionOfInTxThatMayWrite(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		h := handle(t, nil, db, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true}))
+		claimIn := func(readOnly bool, work func(ctx context.Context, tx *sql.Tx) error) error {
+			return locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+				tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: readOnly})
+				if err != nil {
+					return err
+				}
+				defer func() { _ = tx.Rollback() }()
+				c, err := h.InTx(ctx, tx)
+				if err != nil {
+					return err
+				}
+				return errors.Join(work(ctx, tx), c.Verify(ctx))
+			})
+		}
+		reads := func(ctx context.Context, tx *sql.Tx) error {
+			_, err := read(ctx, tx, 1)
+			return err
+		}
+		writes := func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, 1, 0) }
+		if err := claimIn(true, reads); err != nil {
+			t.Errorf("a transaction that cannot write: %v", err)
+		}
+		if err := claimIn(false, writes); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("a transaction that has written: %v", err)
+		}
+	})
 }
