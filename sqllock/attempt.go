@@ -18,6 +18,7 @@ import (
 type attempt struct {
 	*call
 	leases         []*locker.Lease // in the order of their keys; none in a transaction of NewAnswers without a lease
+	claims, shares []*locker.Lease // those of leases that are claimed, and those that are only locked against claims
 	id             string          // the name of the operation in the ledger
 	handle         any             // the value that Begin has returned for the function
 	tx             Transaction
@@ -36,6 +37,7 @@ type attemptKey struct{}
 // the attempt would wait for a transaction around it.
 func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) (*attempt, error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
+	a.claims, a.shares = split(leases)
 	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
 	return a, a.checkNested()
 }
@@ -100,6 +102,11 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	a, err := c.newAttempt(ctx, leases)
 	if err != nil {
 		return false, err
+	}
+	if !c.reads && len(leases) > 0 && len(a.claims) == 0 {
+		return false, &locker.Error{Op: opTransact, Key: leases[0].Key(), Err: fmt.Errorf(
+			"%w: the lease is Shared since its Downgrade, so the transaction cannot be done again; "+
+				"call Downgrade after the transaction", locker.ErrUnsupported)}
 	}
 	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
 	defer unbind()

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -45,9 +46,9 @@ func (a *attempt) writeOperation(ctx context.Context) error {
 }
 
 // split returns the leases that are claimed, and the Shared leases, whose resources are only locked
-// against claims.
-func (a *attempt) split() (claims, shares []*locker.Lease) {
-	for _, l := range a.leases {
+// against claims. Each attempt calls split only once, because Lease.Downgrade changes modes.
+func split(leases []*locker.Lease) (claims, shares []*locker.Lease) {
+	for _, l := range leases {
 		if l.Mode() == locker.Shared {
 			shares = append(shares, l)
 		} else {
@@ -56,6 +57,9 @@ func (a *attempt) split() (claims, shares []*locker.Lease) {
 	}
 	return claims, shares
 }
+
+// isShared reports whether the attempt only locks the resource of l against claims.
+func (a *attempt) isShared(l *locker.Lease) bool { return slices.Contains(a.shares, l) }
 
 // noteStep returns the step that writes the operation into the ledger. The transaction has one row
 // in the ledger, under its first resource.
@@ -84,7 +88,7 @@ func (a *attempt) claimError(ctx context.Context) error {
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		claims := !a.reads && l.Mode() != locker.Shared
+		claims := !a.reads && !a.isShared(l)
 		switch fence := int64(l.Fence()); {
 		case seen < fence, seen == fence && (owner == process() || !claims):
 			continue // this claim stands

@@ -20,19 +20,19 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 		return a.playCounted(ctx, steps)
 	}
 	for _, l := range a.leases { // all callers use the order of the keys: two orders could deadlock
-		steps = append(steps, lockStep(l))
+		steps = append(steps, a.lockStep(l))
 	}
 	steps = append(steps, count)
 	for _, l := range a.leases {
-		steps = append(steps, checkStep(l))
+		steps = append(steps, a.checkStep(l))
 	}
 	return a.playCounted(ctx, append(steps, a.noteStep()))
 }
 
 // lockStep returns the step that claims the resource of l, or locks it against claims if l is
 // Shared. The step may wait for an earlier holder.
-func lockStep(l *locker.Lease) step {
-	if l.Mode() == locker.Shared {
+func (a *attempt) lockStep(l *locker.Lease) step {
+	if a.isShared(l) {
 		return step{"share_row", []any{l.Key()}}
 	}
 	key, fence, owner := l.Key(), int64(l.Fence()), process()
@@ -42,9 +42,9 @@ func lockStep(l *locker.Lease) step {
 // checkStep returns the step that counts l, if the database has accepted its claim, or if l is
 // Shared and no larger fence was claimed. The step waits for no earlier holder, because lockStep
 // has locked the row.
-func checkStep(l *locker.Lease) step {
+func (a *attempt) checkStep(l *locker.Lease) step {
 	key, fence := l.Key(), int64(l.Fence())
-	if l.Mode() == locker.Shared {
+	if a.isShared(l) {
 		return step{"share", []any{key, fence, fence}}
 	}
 	return step{"claimed", []any{key, fence, process(), fence}}

@@ -8,18 +8,17 @@ import (
 )
 
 func (a *attempt) enterPostgres(ctx context.Context) error {
-	claims, shares := a.split()
-	if a.reads || len(claims) == 0 {
+	if a.reads || len(a.claims) == 0 {
 		if err := a.comparePostgres(ctx); err != nil || a.reads {
 			return err
 		}
 	} else {
-		n, err := a.claimPostgres(ctx, claims)
-		if err := a.checkStanding(ctx, n, len(claims), err); err != nil {
+		n, err := a.claimPostgres(ctx)
+		if err := a.checkStanding(ctx, n, len(a.claims), err); err != nil {
 			return err
 		}
 	}
-	for _, l := range shares {
+	for _, l := range a.shares {
 		n := 0
 		if _, err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
 			return err
@@ -51,12 +50,12 @@ func (a *attempt) comparePostgres(ctx context.Context) error {
 	return err
 }
 
-// claimPostgres claims the fences of leases, and writes the operation into the ledger. It returns
-// how many of these claims the database has accepted.
-func (a *attempt) claimPostgres(ctx context.Context, leases []*locker.Lease) (n int, err error) {
-	query, args := "claim_one", []any{leases[0].Key(), int64(leases[0].Fence())}
-	if len(leases) > 1 {
-		query, args = "claim", []any{asJSON(leases)}
+// claimPostgres claims fences, and writes the operation into the ledger. It returns how many claims
+// the database has accepted.
+func (a *attempt) claimPostgres(ctx context.Context) (n int, err error) {
+	query, args := "claim_one", []any{a.claims[0].Key(), int64(a.claims[0].Fence())}
+	if len(a.claims) > 1 {
+		query, args = "claim", []any{asJSON(a.claims)}
 	}
 	args = append(args, process(), a.id, a.idle.millis())
 	var mark, idle string // the answers of set_config

@@ -17,24 +17,23 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 		a.rowsBefore, err = a.rowsWritten(ctx)
 		return err
 	}
-	claims, shares := a.split()
-	if err := a.claimSQLite(ctx, claims); err != nil {
+	if err := a.claimSQLite(ctx); err != nil {
 		return err
 	}
 	s := a.noteStep()
 	if _, err := a.tx.Exec(ctx, a.stmts[s.name], s.args...); err != nil {
 		return err
 	}
-	return a.compare(ctx, shares) // since the first claim or the note, no other transaction can write
+	return a.compare(ctx, a.shares) // since the first claim or the note, no other transaction can write
 }
 
-func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error {
-	for _, l := range leases {
+func (a *attempt) claimSQLite(ctx context.Context) error {
+	for _, l := range a.claims {
 		if _, err := a.tx.Exec(ctx, a.stmts["claim"], l.Key(), int64(l.Fence()), process(), int64(l.Fence())); err != nil {
 			return err
 		}
 	}
-	for _, l := range leases {
+	for _, l := range a.claims {
 		seen, owner, err := a.newestClaim(ctx, l.Key())
 		if err != nil {
 			return err
