@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -28,6 +29,8 @@ type attempt struct {
 	rowsBefore     int64 // the result of rowsWritten at the beginning of the transaction
 	sessionChanged bool  // the settings of MySQL's session are changed
 
+	ended atomic.Bool // the attempt is over, so nobody waits for it any more
+
 	borrowed bool // true for InTx: other code began the transaction, and will end it
 }
 
@@ -42,11 +45,11 @@ func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) (*attempt
 	return a, a.checkNested()
 }
 
-// checkNested returns an error if an outer transaction has claimed a resource of this attempt.
-// Otherwise the two transactions would wait for each other.
+// checkNested returns an error if an outer transaction that is open has claimed a resource of this
+// attempt. Otherwise the two transactions would wait for each other.
 func (a *attempt) checkNested() error {
 	for out := a.outer; out != nil; out = out.outer {
-		if out.reads || a.reads || !a.sameTables(out.base) {
+		if out.ended.Load() || out.reads || a.reads || !a.sameTables(out.base) {
 			continue
 		}
 		for _, mine := range a.leases {
@@ -100,9 +103,13 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 // Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a, err := c.newAttempt(ctx, leases)
+	if err == nil {
+		err = c.checkStarvation(ctx, nil)
+	}
 	if err != nil {
 		return false, err
 	}
+	defer a.ended.Store(true)
 	if !c.reads && len(leases) > 0 && len(a.claims) == 0 {
 		return false, &locker.Error{Op: opTransact, Key: leases[0].Key(), Err: fmt.Errorf(
 			"%w: the lease is Shared since its Downgrade, so the transaction cannot be done again; "+

@@ -158,9 +158,6 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 func (h *Handle[T]) withoutLease(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
 	c, err := h.call(nil, fn)
 	if err == nil {
-		err = c.checkStarvation(ctx)
-	}
-	if err == nil {
 		_, err = c.try(ctx, nil)
 	}
 	return err

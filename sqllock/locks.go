@@ -30,11 +30,15 @@ func (c *call) run(ctx context.Context, rules []locker.Rule) error {
 	if typednil.Is(c.locker) {
 		return errors.New("sqllock: the Locker is nil; make one with locker.New, and check its error")
 	}
-	if err := c.checkStarvation(ctx); err != nil {
-		return err
-	}
 	outer := locker.LeasesFromContext(ctx)
 	rules, mine := withNoWait(rules, outer)
+	awaited := rules
+	if mine != "" {
+		awaited = nil
+	}
+	if err := c.checkStarvation(ctx, awaited); err != nil {
+		return err
+	}
 	committed := false
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
@@ -81,15 +85,16 @@ func withNoWait(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mi
 }
 
 // checkStarvation returns an error if the transactions around this call use all connections of the
-// pool.
-func (c *call) checkStarvation(ctx context.Context) error {
+// pool. A transaction that has claimed the key of an awaited rule does not count: it ends before
+// this call gets the lock. In a context of [locker.Detach], such a transaction may be around.
+func (c *call) checkStarvation(ctx context.Context, awaited []locker.Rule) error {
 	if c.pool == nil {
 		return nil
 	}
 	most, used := c.pool.Stats().MaxOpenConnections, 0
 	outer, _ := ctx.Value(attemptKey{}).(*attempt)
 	for a := outer; a != nil; a = a.outer {
-		if a.pool == c.pool {
+		if a.pool == c.pool && !a.ended.Load() && !a.holdsAny(awaited) {
 			used++
 		}
 	}
@@ -100,11 +105,15 @@ func (c *call) checkStarvation(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
+// holdsAny reports whether the attempt runs under a lease with the key of any of the rules.
+func (a *attempt) holdsAny(rules []locker.Rule) bool {
+	return slices.ContainsFunc(a.leases, func(l *locker.Lease) bool {
+		return slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Key == l.Key() })
+	})
+}
+
 // within runs the transaction under leases, which the context of the caller has.
 func (c *call) within(ctx context.Context, leases []*locker.Lease) error {
-	if err := c.checkStarvation(ctx); err != nil {
-		return err
-	}
 	err := c.transact(ctx, leases)
 	if err == nil {
 		return nil

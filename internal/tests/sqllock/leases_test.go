@@ -431,3 +431,81 @@ func TestATransactionWhoseLeaseWasDowngradedIsNotDoneAgain(t *testing.T) {
 		db.checkBalance(t, 100)
 	})
 }
+
+// A context of locker.Detach still has the transaction of the function, but that transaction has
+// ended when the goroutine begins its own.
+func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
+		l, _ := memory(t)
+		h := handle(t, l, db)
+		ended, late := make(chan struct{}), make(chan error, 1)
+		err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+			go func() {
+				<-ended
+				late <- h.Do(locker.Detach(ctx), account, deposit(10))
+			}()
+			return deposit(1)(ctx, tx)
+		})
+		close(ended)
+		if late := <-late; err != nil || late != nil {
+			t.Errorf("%v, the goroutine: %v", err, late)
+		}
+		db.checkBalance(t, 111)
+	})
+}
+
+// Here, the transaction of the function is open when the goroutine calls Do. For the same key, the
+// goroutine waits for the lock, and thereby for the transaction and its connection. For another
+// key, the goroutine would wait only for the connection, and if the function waits for the
+// goroutine, for ever.
+func TestADetachedGoroutineWaitsForTheLockOfItsTransactionButNotForItsConnection(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
+		l, store := memory(t)
+		h := handle(t, l, db)
+		// Inspect counts only waiters of other processes.
+		other := handle(t, lockertest.NewLocker(t, store.NewProcess()), db)
+		late := make(chan error, 1)
+		err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+			detached, cancel := context.WithTimeout(locker.Detach(ctx), patience)
+			defer cancel()
+			if err := h.Do(detached, locker.Rule{Key: "another"}, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+				t.Errorf("another key: %v", err)
+			}
+			go func() { late <- other.Do(locker.Detach(ctx), account, deposit(10)) }()
+			await(t, "the goroutine waits", func() bool {
+				info, err := l.Inspect(ctx, account.Key)
+				return err == nil && info.Waiters > 0 || len(late) > 0
+			})
+			return deposit(1)(ctx, tx)
+		})
+		if late := <-late; err != nil || late != nil {
+			t.Errorf("%v, the goroutine: %v", err, late)
+		}
+		db.checkBalance(t, 111)
+	})
+}
+
+// Readers of a key have it together, so a reader does not wait for the other reader's transaction
+// when it acquires the lock.
+func TestADetachedReaderDoesNotWaitForTheConnectionOfItsTransaction(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
+		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close(context.Background()) }()
+		h := handle(t, l, db)
+		shared := locker.Rule{Key: t.Name(), Mode: locker.Shared}
+		err = h.Do(t.Context(), shared, func(ctx context.Context, _ *sqllock.Tx) error {
+			detached, cancel := context.WithTimeout(locker.Detach(ctx), patience/3)
+			defer cancel()
+			return h.Do(detached, shared, func(context.Context, *sqllock.Tx) error { return nil })
+		})
+		if !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("err = %v", err)
+		}
+	})
+}
