@@ -14,8 +14,9 @@ import (
 // never lowers a fence, so an unnecessary call does no harm.
 //
 // Without keys, Repair repairs every resource with a fence in the database. Use this after the lock
-// server was restored from an old snapshot, or after its clock was set back. After an
-// error, call Repair again.
+// server was restored from an old snapshot, or after its clock was set back. Purge may have removed
+// the fence of a resource, and the floor still refuses its claims: name the key of such a resource,
+// or of one that was never claimed. After an error, call Repair again.
 //
 // If the Handle's Locker cannot raise fences, the error is locker.ErrUnsupported. *locker.Engine
 // can raise fences.
@@ -69,7 +70,7 @@ type claimedFence struct {
 const fencesPerTx = 1000
 
 // fences returns the fences of keys, or without keys the next fences: those of the resources that
-// follow the resource last.
+// follow the resource last. Where the floor is larger than a fence, fences returns the floor.
 func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last string) (page []claimedFence, err error) {
 	for _, key := range keys {
 		fence, _, err := b.newestClaimIn(ctx, tx, key)
@@ -80,7 +81,14 @@ func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last s
 			page = append(page, claimedFence{key, fence})
 		}
 	}
-	for len(keys) == 0 && len(page) < fencesPerTx {
+	if len(keys) > 0 {
+		return page, nil
+	}
+	floor, _, err := b.newestClaimIn(ctx, tx, "")
+	if err != nil {
+		return nil, err
+	}
+	for len(page) < fencesPerTx {
 		next := claimedFence{}
 		if err := tx.Row(ctx, b.stmts["fence_next"], []any{last}, &next.resource, &next.fence); err != nil {
 			return nil, err
@@ -88,7 +96,8 @@ func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last s
 		if next.resource == "" {
 			break
 		}
-		page, last = append(page, next), next.resource
+		last, next.fence = next.resource, max(next.fence, floor)
+		page = append(page, next)
 	}
 	return page, nil
 }

@@ -264,3 +264,23 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 		}
 	})
 }
+
+// Purge has raised the floor above the fence of a resource whose row was not old enough.
+func TestRepairRaisesFencesAboveTheFloor(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		db.writeClaim(t, account.Key, 1<<60, "old")
+		db.writeClaim(t, "", 1<<61, "")
+		l, _ := memory(t)
+		h := handle(t, l, db)
+		if err := h.Do(t.Context(), account, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
+			t.Errorf("before: %v", err)
+		}
+		if n, err := h.Repair(t.Context()); n != 1 || err != nil {
+			t.Errorf("repaired %d, %v", n, err)
+		}
+		if err := h.Do(t.Context(), account, deposit(10)); err != nil {
+			t.Errorf("after: %v", err)
+		}
+		db.checkBalance(t, 110)
+	})
+}
