@@ -142,6 +142,8 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	}
 	if err := a.leave(bound, detach, margin); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
+			open = false
+			a.rollback(bound) // gives the connection back, because inquire needs one
 			return a.inquire(bound, err)
 		}
 		again, failure := a.handleError(err)

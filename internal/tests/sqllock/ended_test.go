@@ -204,3 +204,19 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 		t.Error("autocommit is off")
 	}
 }
+
+// Do reads the ledger on the only connection, which the transaction has kept.
+func TestATransactionThatTheFunctionHasCommittedNeedsNoSecondConnection(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
+		l, _ := memory(t)
+		began := time.Now()
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Commit())
+		})
+		if took := time.Since(began); err != nil || took > 5*time.Second { // the default of WithAnswerWithin is 10 s
+			t.Errorf("%v after %v", err, took)
+		}
+		db.checkBalance(t, 110)
+	})
+}
