@@ -157,13 +157,16 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 func (a *attempt) work(ctx context.Context) error {
 	stop := a.keepAlive(ctx)
 	defer stop()
-	if err := a.fn(ctx, a); err != nil {
+	err := a.fn(ctx, a)
+	if a.endError == nil {
 		return err
 	}
-	if a.endError != nil {
-		return a.endError()
+	ended := a.endError()
+	// After the end of the transaction, a Row of the Tx can only say that its context was canceled.
+	if err == nil || ended != nil && errors.Is(err, context.Canceled) && !errors.Is(ended, context.Canceled) && ctx.Err() == nil {
+		return ended
 	}
-	return nil
+	return err
 }
 
 // checkTime returns an error if less than margin is left of the leases.
