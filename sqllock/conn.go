@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -28,11 +29,17 @@ type connection interface {
 
 // openStandard begins a transaction of db. On MySQL, openStandard keeps the connection, because the
 // session's settings must be restored after the transaction. On SQLite, it keeps the connection
-// because a COMMIT that fails may leave the transaction open.
-func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
+// because a COMMIT that fails may leave the transaction open. inUse is whether a transaction of
+// another goroutine uses db, if db is the caller's own connection.
+func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions, inUse *atomic.Bool) (*standard, error) {
 	s := &standard{release: func() {}}
 	if conn, ok := db.(connection); ok { // the caller's own connection
+		if !inUse.CompareAndSwap(false, true) {
+			return nil, errUsed
+		}
+		s.release = func() { inUse.Store(false) }
 		if err := d.checkUnused(ctx, conn); err != nil {
+			s.release()
 			return nil, err
 		}
 		s.conn = conn
@@ -92,9 +99,11 @@ func (d Dialect) checkUnused(ctx context.Context, conn connection) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: sqllock: a transaction is open on the connection already; "+
-		"end it first, or claim in it with sqllock.InTx", locker.ErrUnsupported)
+	return errUsed
 }
+
+var errUsed = fmt.Errorf("%w: sqllock: a transaction is open on the connection already; "+
+	"end it first, or claim in it with sqllock.InTx; goroutines need a *sql.DB, or a connection each", locker.ErrUnsupported)
 
 // standard is a transaction of database/sql.
 type standard struct {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
@@ -40,8 +41,9 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 		return nil, err
 	}
 	_, b.ownConn = db.(connection)
+	inUse := new(atomic.Bool)
 	b.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
-		s, err := openStandard(ctx, db, b.dialect, opts)
+		s, err := openStandard(ctx, db, b.dialect, opts, inUse)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -507,5 +508,48 @@ func TestAFailedCommitGivesItsConnectionBack(t *testing.T) {
 		if n := pool.Stat().AcquiredConns(); n != 0 {
 			t.Errorf("%s: %d connections are not back", name, n)
 		}
+	}
+}
+
+// A connection has one transaction at a time. A second one, of another goroutine, must be refused
+// also before the first has sent BEGIN.
+func TestGoroutinesDoNotShareATransactionOfOneConn(t *testing.T) {
+	for name, of := range map[string]func(conn *pgxpool.Conn) pgxlock.DB{
+		"pgxpool.Conn": func(conn *pgxpool.Conn) pgxlock.DB { return conn },
+		"pgx.Conn":     func(conn *pgxpool.Conn) pgxlock.DB { return conn.Conn() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const rounds = 30
+			pool := bank(t, nil)
+			h := handle(t, lockertest.NewLocker(t, lockertest.NewMemory()), of(connection(t, pool)))
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var both sync.WaitGroup
+			for i := range 2 {
+				both.Go(func() {
+					for n := 0; n < rounds && ctx.Err() == nil; {
+						err := h.Do(ctx, locker.Rule{Key: fmt.Sprint(i)}, func(ctx context.Context, tx pgx.Tx) error {
+							for range 2 {
+								if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = $1", 1+i); err != nil {
+									return err
+								}
+							}
+							return nil
+						})
+						switch {
+						case err == nil:
+							n++
+						case !errors.Is(err, locker.ErrUnsupported):
+							t.Errorf("goroutine %d: %v", i, err)
+							return
+						}
+					}
+				})
+			}
+			both.Wait()
+			if one, two := balance(t, pool, 1), balance(t, pool, 2); one != 100+2*rounds || two != one {
+				t.Errorf("the accounts have %d and %d, want %d", one, two, 100+2*rounds)
+			}
+		})
 	}
 }

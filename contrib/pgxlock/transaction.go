@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -36,6 +38,7 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 	if pool, ok := db.(*pgxpool.Pool); ok {
 		d.Pool = bounded{pool}
 	}
+	inUse := new(atomic.Bool) // whether a transaction uses db, if db is a connection
 	d.Begin = func(ctx context.Context, opts *sql.TxOptions) (*transaction, sqllock.Transaction, error) {
 		options, err := optionsOf(opts)
 		if err != nil {
@@ -55,15 +58,23 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 		case *pgx.Conn:
 			t.conn = db
 		}
+		if t.conn != nil && t.db == db {
+			if !inUse.CompareAndSwap(false, true) {
+				return nil, nil, errUsed
+			}
+			t.release = sync.OnceFunc(func() { inUse.Store(false) })
+		}
 		if t.conn != nil && t.conn.PgConn().TxStatus() != 'I' && !t.conn.IsClosed() {
 			t.release()
-			return nil, nil, fmt.Errorf("%w: pgxlock: the connection already has an open transaction; "+
-				"end it first, or claim in it with pgxlock.InTx", locker.ErrUnsupported)
+			return nil, nil, errUsed
 		}
 		return t, t, nil
 	}
 	return d, nil
 }
+
+var errUsed = fmt.Errorf("%w: pgxlock: the connection already has an open transaction; "+
+	"end it first, or claim in it with pgxlock.InTx; goroutines need a pool, or a connection each", locker.ErrUnsupported)
 
 // bounded is a pool that reports the largest number of its connections, as *sql.DB does.
 type bounded struct{ *pgxpool.Pool }

@@ -3,6 +3,7 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -155,4 +156,53 @@ func BenchmarkDo(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A *sql.Conn has one transaction at a time. A second one, of another goroutine, must be refused
+// also between the check that none is open and BEGIN.
+func TestGoroutinesDoNotShareATransactionOfOneConn(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		const rounds = 30
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		l, _ := memory(t)
+		h := handle(t, l, conn)
+		for i, err := range runTogether(2, func(i int) error {
+			for n := 0; n < rounds && ctx.Err() == nil; {
+				err := h.Operation(fmt.Sprint(i, n)).Do(ctx, locker.Rule{Key: fmt.Sprint(i)}, func(ctx context.Context, tx *sqllock.Tx) error {
+					for range 2 {
+						if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", 1+i)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				switch {
+				case err == nil:
+					n++
+				case !errors.Is(err, locker.ErrUnsupported):
+					return err
+				}
+			}
+			return nil
+		}) {
+			if err != nil {
+				t.Errorf("goroutine %d: %v", i, err)
+			}
+		}
+		if n := db.number(t, "SELECT sum(balance) FROM accounts"); n != 200+2*2*rounds {
+			t.Errorf("the sum is %d, want %d", n, 200+2*2*rounds)
+		}
+		if db.dialect == maria {
+			var n int64
+			if err := conn.QueryRowContext(t.Context(), "SELECT @@autocommit").Scan(&n); err != nil || n != 1 {
+				t.Errorf("autocommit is %d, %v", n, err)
+			}
+		}
+	})
 }
