@@ -236,10 +236,7 @@ func (a *attempt) rollback(ctx context.Context) {
 		defer close(done)
 		a.undo(ctx)
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	awaitLeaving(ctx, done)
 }
 
 // undo rolls back, and restores the settings of MySQL's session.

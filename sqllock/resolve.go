@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/internal/typednil"
@@ -86,7 +87,26 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 		return err
 	case <-ctx.Done():
 		end(errNoAnswer)
+		awaitLeaving(ctx, answer)
 		return errNoAnswer
+	}
+}
+
+// leaveWithin is the longest wait for a driver to return after the context of its call has ended.
+// Until the driver has returned, it uses the connection, and a caller may use its own connection as
+// soon as Do has returned.
+const leaveWithin = time.Second
+
+// awaitLeaving waits for done, at most until leaveWithin after the end of ctx.
+func awaitLeaving[T any](ctx context.Context, done <-chan T) {
+	select {
+	case <-done:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-done:
+	case <-time.After(leaveWithin):
 	}
 }
 

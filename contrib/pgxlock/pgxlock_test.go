@@ -553,3 +553,43 @@ func TestGoroutinesDoNotShareATransactionOfOneConn(t *testing.T) {
 		})
 	}
 }
+
+// When Do returns, the caller may use its own connection. So no goroutine of Do may still use the
+// connection, also if COMMIT or ROLLBACK got no answer. The race detector finds such a goroutine.
+func TestDoLeavesTheCallersConnectionBeforeItReturns(t *testing.T) {
+	const rounds = 20
+	pool, wire := narrow(t, bank(t, nil))
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	errOnPurpose := errors.New("on purpose")
+	cases := []struct {
+		word         string // the statement that gets no answer
+		result, want error
+		readOnly     bool
+	}{
+		{"COMMIT", nil, sqllock.ErrCommitUnknown, false},
+		{"COMMIT", nil, nil, true}, // Do does not read the ledger, and its error has no name
+		{"ROLLBACK", errOnPurpose, errOnPurpose, false},
+	}
+	for _, tc := range cases {
+		for range rounds {
+			conn, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := handle(t, l, conn.Conn(), sqllock.WithAnswerWithin(200*time.Millisecond),
+				sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: tc.readOnly}))
+			err = h.Do(t.Context(), account, func(context.Context, pgx.Tx) error {
+				wire.StrikeAt(tc.word, chaos.Swallow, true)
+				return tc.result
+			})
+			if err == nil || tc.want != nil && !errors.Is(err, tc.want) {
+				t.Errorf("%s, read-only %v: %v, want %v", tc.word, tc.readOnly, err, tc.want)
+			}
+			conn.Release()
+			wire.Revive()
+		}
+	}
+	if n := wire.Struck(); n != len(cases)*rounds {
+		t.Errorf("the fault has struck %d times, want %d", n, len(cases)*rounds)
+	}
+}
