@@ -33,6 +33,11 @@ type Ages struct {
 	// every fence that was claimed within the age, so it does not refuse new leases. If fences of
 	// different keys cannot be compared, nothing is removed. An example is lockertest.Memory, whose
 	// fences begin with 1 for every key.
+	//
+	// Readers of a key that overlap form a phase, and every reader that enters has the phase's
+	// fence. Readers claim nothing. So if a phase stays open for longer than Fences, its readers
+	// may be refused until it ends. Give a longer age than any phase of readers, or let a writer of
+	// the key in daily: while the writer waits, no reader enters.
 	Fences time.Duration
 }
 
