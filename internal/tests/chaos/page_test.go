@@ -181,15 +181,15 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("Four processes with three callers each lock 3 to 5 keys by the public API, and increment a register")
 	line("in a database under these locks, with sqllock, up to four times in a hold. In some rounds, each")
-	line("process has %d callers, who lock %d keys for short times. After a hold, a holder also sends a write", briskCallers, briskKeys)
-	line("to a service that knows nothing but the fence, and that gets it up to two TTLs late. Meanwhile")
-	line("faults strike, one to three at a time. Each process writes down what it saw, by one monotonic")
-	line("clock: the grant, the fence, the last look at the context that said that it is alive, and the")
-	line("release. A checker compares all of this with the database. [guarantees.md](guarantees.md) says what")
-	line("is promised; this page shows one run.")
+	line("process has %d callers, who lock %d keys for short times. After a hold, a holder also sends a", briskCallers, briskKeys)
+	line("write to a service that knows nothing but the fence, and that gets it up to two TTLs late.")
+	line("Meanwhile faults strike, one to three at a time. Each process writes down what it saw, by one")
+	line("monotonic clock: the grant, the fence, the last look at the context that said that it is alive,")
+	line("and the release. A checker compares all of this with the database.")
+	line("[guarantees.md](guarantees.md) says what is promised; this page shows one run.")
 	line("")
-	line("* **The run**: %d rounds with faults for %v in all, on %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "))
-	line("  with %s, with the locks of commit %s. A longer run shows more.", databaseNames(databases), strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
+	line("* **The run**: %d rounds with faults for %v in all,\n  on %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "))
+	line("  with %s, with the locks of commit %s.\n  A longer run shows more.", databaseNames(databases), strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
 	line("* **The machine**: %s.", machine)
 	line("  Other programs may have run on it.")
 	series := seriesOf(seeds)
@@ -240,13 +240,14 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		line("Each violation:")
 		line("")
 		for _, text := range violations {
-			line("* %s", text)
+			line("* %s", wrapped(text))
 		}
 		if commits["b435f07f"] {
 			line("")
 			line("Commit b435f07f expected an acquire with NoWait back after 1 s when no server answers. The late")
-			line("acquires of these rounds are such acquires, on a Cluster that failed over, and were back within the")
-			line("2 s that Rule.Wait names.")
+			line("acquires on a Cluster are such acquires, while it failed over, and were back within the 2 s that")
+			line("Rule.Wait names. In the round with one server, all processes stood still for up to 0.3 s at a time,")
+			line("because other programs had taken the processors.")
 		}
 	}
 	line("")
@@ -317,6 +318,19 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		picture = draw(worst.Worst)
 	}
 	return b.String(), picture
+}
+
+// wrapped breaks a text of the list into lines.
+func wrapped(text string) string {
+	lines := []string{""}
+	for _, word := range strings.Fields(text) {
+		if last := &lines[len(lines)-1]; len(*last)+len(word) < 96 {
+			*last = strings.TrimSpace(*last + " " + word)
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return strings.Join(lines, "\n  ")
 }
 
 // anchor returns the name of the place of a fault in the page, for links.
