@@ -215,8 +215,8 @@ func TestALargeFileOfAFormStaysOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = res.Body.Close()
-	// fasthttp itself keeps up to 16 MiB of it in memory, and the race detector makes pools forget their
-	// buffers. A copy in a buffer that grows takes more than three times the size.
+	// fasthttp itself keeps up to 16 MiB of it in memory, and the race detector makes pools forget
+	// their buffers. A copy in a buffer that grows takes more than three times the size.
 	if n := after.TotalAlloc - before.TotalAlloc; res.StatusCode != http.StatusOK || n > size*3 {
 		t.Errorf("%d: a form of %d bytes has used %d bytes of memory", res.StatusCode, length, n)
 	}
