@@ -107,6 +107,29 @@ func TestWhenAnswersDecide(t *testing.T) {
 	}
 }
 
+// A vote counts only beside votes of the same generations, and a server that has two clients has one
+// vote.
+func TestWhichVotesCount(t *testing.T) {
+	vote := func(server, generations string) poll {
+		return poll{Grant: store.Grant{State: store.Granted, Fence: 5, FenceCount: 1}, text: server, era: era{"set", generations}}
+	}
+	for name, c := range map[string]struct {
+		first, second poll
+		enough        bool
+	}{
+		"two servers":           {vote("a", "1"), vote("b", "1"), true},
+		"different generations": {vote("a", "1"), vote("b", "2"), false},
+		"one server twice":      {vote("a", "1"), vote("a", "1"), false},
+	} {
+		round := tallyOf("", "", "")
+		round.record(0, c.first, nil)
+		round.record(1, c.second, nil)
+		if round.enough() != c.enough || round.won() != c.enough {
+			t.Errorf("%s: enough %v, won %v", name, round.enough(), round.won())
+		}
+	}
+}
+
 // A grant has the shortest block of all counted votes. The reply "busy" has the time after which
 // the other holders are no quorum any more. An error is a refusal only if no node can have granted
 // the key.
