@@ -83,6 +83,27 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 }
 
+// A server that has lost its marker, or that has restarted since, may have forgotten its leases. So
+// it does not vote, and it locks nothing.
+func TestAServerThatMayHaveForgottenGivesNoVote(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	restarted := strings.Repeat("0", 40) + b.text[40:]
+	for name, marker := range map[string]string{"no marker": "", "another marker": "x", "the marker of an earlier run": restarted} {
+		b.c.Del(t.Context(), redisstore.NodeKey)
+		if marker != "" {
+			b.c.Set(t.Context(), redisstore.NodeKey, marker, 0)
+		}
+		of := *b
+		if marker == restarted {
+			of.text = restarted
+		}
+		if answer, err := of.vote(ask(b.now())...); err != nil || !strings.HasPrefix(answer, "changed") || b.c.Exists(t.Context(), keyL).Val() != 0 {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+	}
+}
+
 // When a client's clock is ahead, the client can raise a node's counter by the skew at most. When
 // its clock is behind, the client gets a fence from the node's clock.
 func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
