@@ -84,7 +84,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 }
 
 // A server that has lost its marker, or that has restarted since, may have forgotten its leases. So
-// it does not vote, and it locks nothing.
+// it does not vote, locks nothing and renews nothing.
 func TestAServerThatMayHaveForgottenGivesNoVote(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -100,6 +100,10 @@ func TestAServerThatMayHaveForgottenGivesNoVote(t *testing.T) {
 		}
 		if answer, err := of.vote(ask(b.now())...); err != nil || !strings.HasPrefix(answer, "changed") || b.c.Exists(t.Context(), keyL).Val() != 0 {
 			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+		answer, err := b.c.Eval(t.Context(), renewScript.Text, []string{keyL, redisstore.NodeKey}, "o", 60_000, of.text).Text()
+		if err != nil || !strings.HasPrefix(answer, "changed") {
+			t.Errorf("%s: a renewal: %q, %v", name, answer, err)
 		}
 	}
 }
