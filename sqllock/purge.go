@@ -31,8 +31,8 @@ type Ages struct {
 	// if the floor was raised at least an hour ago. In a daily job, each run therefore removes
 	// fences up to the floor that the run on the day before has raised. The floor is smaller than
 	// every fence that was claimed within the age, so it does not refuse new leases. If fences of
-	// different keys cannot be compared, because a Store does not take them from a clock, nothing is
-	// removed.
+	// different keys cannot be compared, because a Store does not take them from a clock, nothing
+	// is removed.
 	//
 	// Readers of a key that overlap form a phase, and every reader that enters has the phase's
 	// fence. Readers claim nothing. So if a phase stays open for longer than Fences, its readers

@@ -107,8 +107,8 @@ func TestWhenAnswersDecide(t *testing.T) {
 	}
 }
 
-// A vote counts only beside votes of the same generations, and a server that has two clients has one
-// vote.
+// A vote counts only beside votes of the same generations, and a server that has two clients has
+// one vote.
 func TestWhichVotesCount(t *testing.T) {
 	vote := func(server, generations string) poll {
 		return poll{Grant: store.Grant{State: store.Granted, Fence: 5, FenceCount: 1}, text: server, era: era{"set", generations}}
