@@ -92,6 +92,19 @@ func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	}
 }
 
+// From 2^53 on, Lua's numbers are not exact, so a counter that has come so far gives no fence.
+func TestACounterAtTheEndOfTheNumbersGivesNoFence(t *testing.T) {
+	t.Parallel()
+	c := redistest.Start(t).Client(t)
+	for _, counter := range []string{"9007199254740991", "9007199254740992"} {
+		c.Set(t.Context(), "C", counter, 0)
+		err := c.Eval(t.Context(), acquireScript.Text, []string{"L", "Q", "C", "X"}, strings.Repeat("T", tokenBytes), 60000, 1).Err()
+		if err == nil || !strings.Contains(err.Error(), "2^53") || c.Exists(t.Context(), "L").Val() != 0 {
+			t.Errorf("%s: %v", counter, err)
+		}
+	}
+}
+
 // If a counter is ahead of the clock by more than 100 ms, it gives only one fence at a time. So
 // the clock overtakes the counter.
 func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
