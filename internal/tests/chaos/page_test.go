@@ -323,7 +323,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 // wrapped breaks a text of the list into lines.
 func wrapped(text string) string {
 	lines := []string{""}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if last := &lines[len(lines)-1]; len(*last)+len(word) < 96 {
 			*last = strings.TrimSpace(*last + " " + word)
 		} else {
