@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -83,18 +84,7 @@ func TestTheEndOfACallEndsARecvAndASendThatWait(t *testing.T) {
 // bubble jumps to the end of the lease, and the handler runs before or after the goroutine that
 // ends the context.
 func TestALookAtTheStreamsContextEndsAStreamWhoseTimeIsOver(t *testing.T) {
-	for name, look := range map[string]func(ctx context.Context) bool{
-		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
-		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
-		"Done": func(ctx context.Context) bool {
-			select {
-			case <-ctx.Done():
-				return true
-			default:
-				return false
-			}
-		},
-	} {
+	for name, look := range locktest.Looks {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				intercept := talking(t, lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithoutRenewal(), locker.WithTTL(time.Second)))

@@ -17,7 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"internal/sleep internal/typednil internal/outermost internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/sleep internal/typednil internal/outermost internal/checked internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -50,6 +50,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker ./internal/typednil", "a response is stored under a lease; nil is refused where it is given"},
 	{"locker/idempotency asynqlock", "./internal/exclusive", "a request, a schedule and a tick have one holder on every Locker"},
+	{"locker/idempotency locker/lead", "./internal/checked", "a look at the context of work looks at the lease"},
 	{"internal/exclusive", "./locker", "it makes a Rule for a Locker"},
 	{"internal/breaker", "./internal/exclusive", "a call whose record cannot be read does not fail open"},
 	{"locker locker/idempotency", "./internal/outermost", "the lease of a request closes no circle of waits"},

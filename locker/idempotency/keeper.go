@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/checked"
 	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/outermost"
 	"github.com/latchkit/latchkit/internal/typednil"
@@ -334,8 +335,7 @@ func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, defaultLife
 // outlive returns a context with the values of ctx. This context ends when lease ends. It also ends
 // when the time limit has passed after the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (context.Context, context.CancelFunc) {
-	own, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	working := &workContext{own, lease.Context(), cancel}
+	working, cancel := checked.WithCancelCause(context.WithoutCancel(ctx), lease.Context())
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	stopClient := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(limit)
@@ -351,34 +351,4 @@ func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (con
 		stopClient()
 		cancel(context.Canceled)
 	}
-}
-
-// workContext is the context of the work. A look at it looks at the lease, as a look at the context
-// of [locker.Run] does: after a pause, a context made by WithCancel alone would be over a little
-// later.
-type workContext struct {
-	context.Context
-	lease  context.Context
-	cancel context.CancelCauseFunc
-}
-
-func (c *workContext) look() {
-	if c.lease.Err() != nil {
-		c.cancel(context.Cause(c.lease))
-	}
-}
-
-func (c *workContext) Err() error {
-	c.look()
-	return c.Context.Err()
-}
-
-func (c *workContext) Done() <-chan struct{} {
-	c.look()
-	return c.Context.Done()
-}
-
-func (c *workContext) Value(key any) any {
-	c.look()
-	return c.Context.Value(key)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/breaker"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
@@ -639,18 +640,7 @@ func TestRequestsOnStripesDoNotWaitForEachOther(t *testing.T) {
 // bubble jumps to the end of the lease, and the work runs before or after the goroutine that ends
 // the context.
 func TestALookAtTheWorksContextEndsARunWhoseTimeIsOver(t *testing.T) {
-	for name, look := range map[string]func(ctx context.Context) bool{
-		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
-		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
-		"Done": func(ctx context.Context) bool {
-			select {
-			case <-ctx.Done():
-				return true
-			default:
-				return false
-			}
-		},
-	} {
+	for name, look := range locktest.Looks {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, d *desk) {
 				d.Locker = lockertest.NewLocker(t, d.locks, locker.WithoutRenewal())

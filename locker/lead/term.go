@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/checked"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -60,39 +61,8 @@ func (l *Leader) newTerm(ctx context.Context) *term {
 	t.lease, _ = locker.FromContext(ctx)
 	t.shown = Term{Fence: t.lease.Fence(), Began: time.Now()}
 	ctx, t.observed = t.lease.Observe(ctx, opLead)
-	own, cancel := context.WithCancelCause(ctx)
-	t.ctx, t.cancel = &termContext{own, ctx, cancel}, cancel
+	t.ctx, t.cancel = checked.WithCancelCause(ctx, ctx)
 	return t
-}
-
-// termContext is the context of fn. A look at it looks at the lease, as a look at the context of
-// [locker.Run] does: after a pause, a context made by WithCancel alone would be over a little
-// later.
-type termContext struct {
-	context.Context
-	lease  context.Context
-	cancel context.CancelCauseFunc
-}
-
-func (c *termContext) look() {
-	if c.lease.Err() == context.Canceled {
-		c.cancel(context.Cause(c.lease))
-	}
-}
-
-func (c *termContext) Err() error {
-	c.look()
-	return c.Context.Err()
-}
-
-func (c *termContext) Done() <-chan struct{} {
-	c.look()
-	return c.Context.Done()
-}
-
-func (c *termContext) Value(key any) any {
-	c.look()
-	return c.Context.Value(key)
 }
 
 // run runs fn for one term.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lead"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -308,18 +309,7 @@ func TestWatchRefusesANilInspector(t *testing.T) {
 // bubble jumps to the end of the lease, and the function runs before or after the goroutine that
 // ends it.
 func TestALookAtTheLeadersContextEndsATermWhoseTimeIsOver(t *testing.T) {
-	for name, look := range map[string]func(ctx context.Context) bool{
-		"Err":   func(ctx context.Context) bool { return ctx.Err() != nil },
-		"Cause": func(ctx context.Context) bool { return context.Cause(ctx) != nil },
-		"Done": func(ctx context.Context) bool {
-			select {
-			case <-ctx.Done():
-				return true
-			default:
-				return false
-			}
-		},
-	} {
+	for name, look := range locktest.Looks {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				l := lockertest.NewLocker(t, store, locker.WithoutRenewal())
