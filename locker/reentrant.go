@@ -42,13 +42,23 @@ import (
 //	          completed
 //	Wait      is ignored
 //
+// l may be a Locker of [NewStriped]: then a nested Acquire gets a hold of its stripe, whichever key it
+// names.
+//
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
 // When the Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker) (Locker, error) {
 	if typednil.Is(l) {
 		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with New, and check its error")
 	}
-	return &partLocker{inner: l}, nil
+	p := &partLocker{inner: l, reentrant: true}
+	if striped, ok := l.(*partLocker); ok && !striped.reentrant {
+		// In two layers, the outer one would know its own keys only, and a caller would wait for its own stripe.
+		p.inner, p.stripes, p.families = striped.inner, striped.stripes, striped.families
+		return p, nil
+	}
+	p.families = p
+	return p, nil
 }
 
 // partLocker is a Locker over another Locker. Each Lease that it grants is a part of a lease of
@@ -56,6 +66,9 @@ func NewReentrant(l Locker) (Locker, error) {
 type partLocker struct {
 	inner   Locker
 	stripes uint64 // the number of stripes; 0: each key has a lock of its own
+
+	reentrant bool        // a caller may take a key again that it holds
+	families  *partLocker // the Locker whose leases callers hold: p, or the striped Locker that NewReentrant was given
 }
 
 var _ multiLocker = (*partLocker)(nil)
@@ -152,7 +165,7 @@ func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, 
 // newFamily makes the family of root, a lease of the key lock that was just taken for key. It
 // returns the first part of the family, which is the Lease of the caller.
 func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
-	f := &family{locker: p, lock: lock, root: root, parts: make(map[*Lease]struct{})}
+	f := &family{locker: p.families, lock: lock, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, base: root.base,
 		part: &part{family: f}, state: leaseState{mode: root.Mode(), began: root.state.began},
@@ -171,8 +184,8 @@ func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease,
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
 		switch {
-		case l == nil || l.part == nil || l.part.family.locker != p || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
-		case p.stripes > 0 && l.rule.Key == rule.Key && l.state.endError() == nil:
+		case l == nil || l.part == nil || l.part.family.locker != p.families || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
+		case !p.reentrant && l.rule.Key == rule.Key && l.state.endError() == nil:
 			if l.rule.Limit > 0 && rule.Limit > 0 {
 				return nil, nil // a semaphore: the caller takes further units with a permit of its own
 			}
@@ -180,7 +193,7 @@ func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease,
 				return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 			}
 			beside = cmp.Or(beside, l)
-		case p.stripes > 0 && l.rule.Key == rule.Key:
+		case !p.reentrant && l.rule.Key == rule.Key:
 			return nil, nil
 		case beside == nil:
 			beside = l

@@ -18,8 +18,8 @@ import (
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
 type family struct {
-	locker *partLocker
-	lock   string // the key for which the Locker inside was asked
+	locker *partLocker // see partLocker.families
+	lock   string      // the key for which the Locker inside was asked
 	root   *Lease
 
 	mu    sync.Mutex

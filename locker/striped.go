@@ -41,7 +41,9 @@ func NewStriped(l Locker, n int) (Locker, error) {
 	case n < 1 || n > maxStripes:
 		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice several times the number of callers that lock at once", n, maxStripes)
 	}
-	return &partLocker{inner: l, stripes: uint64(n)}, nil
+	p := &partLocker{inner: l, stripes: uint64(n)}
+	p.families = p
+	return p, nil
 }
 
 // lockOf returns the rule for the lock that guards rule's key: the rule itself, or the rule of the

@@ -202,6 +202,42 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 	})
 }
 
+// A reentrant Locker over a striped one grants every key of a stripe that its caller holds, also to
+// RunAll, and in both directions between the two Lockers. No caller waits for its own stripe.
+func TestAReentrantLockerOverStripesEntersTheStripesOfItsCaller(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		s := striped(t, lockertest.NewLocker(t, store), 8)
+		one, same, other := sameStripe(t, s)
+		r, err := locker.NewReentrant(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, outer := range []locker.Locker{r, s} {
+			err = locker.Run(t.Context(), outer, locker.Rule{Key: one}, func(ctx context.Context) error {
+				for _, key := range []string{one, same} {
+					runNested(t, ctx, r, key)
+				}
+				runNested(t, ctx, s, same)
+				return locker.RunAll(ctx, r, rulesOf(one, same, other), nothing)
+			})
+			if err != nil || store.Len() != 0 {
+				t.Errorf("%v, %d locks are held", err, store.Len())
+			}
+		}
+		lease := acquire(t, r, locker.Rule{Key: one})
+		_, err = r.Acquire(t.Context(), locker.Rule{Key: same, Wait: locker.NoWait})
+		wantErr(t, err, same, locker.ErrBusy) // another caller waits
+		release(t, lease)
+	})
+}
+
+func runNested(t *testing.T, ctx context.Context, l locker.Locker, key string) {
+	t.Helper()
+	if err := locker.Run(ctx, l, locker.Rule{Key: key, Wait: locker.NoWait}, nothing); err != nil {
+		t.Errorf("a nested acquire of %s: %v", key, err)
+	}
+}
+
 // A lease of another striped Locker does not count, although its stripe has the same name. A lease
 // that was released does not hide the lease around it.
 func TestOnlyHeldStripesOfTheSameLockerAreJoined(t *testing.T) {
