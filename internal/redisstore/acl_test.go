@@ -193,10 +193,12 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = one.Close(context.Background()) })
 	two, err := locker.New(nodes[0])
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = two.Close(context.Background()) })
 	if lease, err := one.Acquire(ctx, locker.Rule{Key: "order:5"}); err == nil {
 		_, _ = two.Acquire(ctx, locker.Rule{Key: "order:5", Wait: 4 * time.Second})
 		_ = lease.Release(ctx)
