@@ -275,6 +275,15 @@ func (m *Memory) waitTime(l lease, asker string) time.Duration {
 	return left
 }
 
+// keptFirst reports whether KeepFor keeps the permit of l that runs out next.
+func (m *Memory) keptFirst(l lease) bool {
+	var info locker.Info
+	if l.permits != nil {
+		m.permitsOf(l, &info)
+	}
+	return info.Kept
+}
+
 // releasePermit gives back the units of c's owner, or its place in the queue, and serves the queue.
 func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	p, held := m.takePermit(c.Key, c.Owner)

@@ -177,7 +177,7 @@ func (m *Memory) refuse(c store.Claim) store.Grant {
 	}
 	return store.Grant{
 		State: store.Busy, At: m.clock(),
-		Holder:       store.Holder{Fence: l.fence, Left: m.waitTime(l, c.Owner), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
+		Holder:       store.Holder{Fence: l.fence, Left: m.waitTime(l, c.Owner), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept || m.keptFirst(l)},
 		Place:        m.place(c.Key, c.Owner),
 		NotListening: c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
 	}

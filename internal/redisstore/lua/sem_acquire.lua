@@ -6,7 +6,8 @@
 --   inbox|hand-ms|w/n|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
 --   when the done mark counts, and is among KEYS]
 -- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
---   until the next permit runs out, or the PTTL of L when the key is not held by permits.
+--   until the next permit runs out, or the PTTL of L when the key is not held by permits. The L of
+--   "busy" is kept:fence when Rule.KeepFor keeps the permit that runs out next.
 -- idempotent: a second execution that finds the token in P returns the fence and block in U, and at
 --   most lengthens the permit. It finds the token in L when a script without permits has handed the
 --   key to the token. It finds the token in Q when the token waits, and then the token keeps its
@@ -120,4 +121,8 @@ else
   redis.call('GETEX', KEYS[1])
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
 end
-return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. (all.lease or '')
+local holder, first = all.lease or '', not all.alone and not all.broken and redis.call('ZRANGE', KEYS[4], '0', '0')[1]
+if first and string.sub(first, 1, 5) == 'kept-' then
+  holder = 'kept:' .. string.sub(first, 6)
+end
+return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. holder

@@ -226,7 +226,9 @@ var permitLaws = []law{
 		heavy.KeepFor = 2 * blink
 		b.free(heavy)
 		b.checkState(b.release(heavy), store.NotOurs, "second release")
-		b.queue(b.units(1, 3))
+		if refused := b.queue(b.units(1, 3)); !refused.Holder.Kept || refused.Holder.Left > 2*blink {
+			b.Fatalf("the refusal names %+v, and not the units that are kept", refused.Holder)
+		}
 		for _, p := range b.info().Permits {
 			if p.Fence == g.Fence && !p.Kept {
 				b.Fatalf("%+v is not kept", p)
