@@ -69,15 +69,20 @@ func (c *caller) checkNested() (outer *Lease, err error) {
 	if !readers && c.rule.Mode == Shared {
 		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
+	units, limit := 0, c.rule.Limit // of a semaphore, where the caller takes further units with a permit of its own
 	for h := heldIn(c.ctx); h != nil; h = h.outer {
 		l := h.lease
 		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.state.endError() != nil {
 			continue
 		}
-		if l.rule.Limit > 0 && c.rule.Limit > 0 {
-			return nil, nil // a semaphore: the caller takes further units with a permit of its own
+		if l.rule.Limit == 0 || c.rule.Limit == 0 {
+			return l, waitsForItself(l, c.rule)
 		}
-		return l, waitsForItself(l, c.rule)
+		units, limit = units+l.rule.Weight, min(limit, l.rule.Limit)
+	}
+	if units > 0 && units+c.rule.Weight > limit {
+		return nil, fmt.Errorf("%w, %d of its %d units, so a wait for %d more would never end; take all units at once with Weight, "+
+			"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrSelfDeadlock, units, limit, c.rule.Weight)
 	}
 	return nil, nil
 }

@@ -336,7 +336,8 @@ func TestALeaseThatCouldNeverBeUsedIsRefused(t *testing.T) {
 // that the caller holds units, and not that the keys are in the wrong order.
 func TestARunAllThatWantsFurtherUnitsSaysWhyItDoesNotWait(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, rules := lockertest.NewLocker(t, store), []locker.Rule{{Key: "a", Limit: 2, Weight: 2}}
+		l, rules := lockertest.NewLocker(t, store), []locker.Rule{{Key: "a", Limit: 2}}
+		acquire(t, l, rules[0]) // of another caller
 		err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
 			return locker.RunAll(ctx, l, rules, func(context.Context) error { return nil })
 		})

@@ -104,7 +104,8 @@ var _ Locker = (*Engine)(nil)
 // ErrUnsupported, ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the
 // error is ctx.Err(), joined with ErrBusy if a holder was seen, and with ErrUnavailable if a
 // call had no answer yet. When ctx comes from a [Run] or a Lease that holds the same key of
-// this Locker, the error is ErrSelfDeadlock.
+// this Locker, the error is ErrSelfDeadlock. On a semaphore, a nested Acquire takes further units;
+// it fails only if they can never be free while the caller holds its own.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if ctx == nil {
 		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")

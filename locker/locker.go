@@ -20,7 +20,8 @@ type Locker interface {
 	// Acquire returns within 250 ms, even while a call to the server hangs. The end of ctx does not
 	// end a lease that was granted. When ctx has a lease of the same key from this Locker, Acquire
 	// does not wait for its own caller: it fails with [ErrSelfDeadlock], except on a Locker of
-	// [NewReentrant]. The error is an [*Error].
+	// [NewReentrant], and except for units of a semaphore that are not the caller's own. The error
+	// is an [*Error].
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -264,6 +265,42 @@ func TestSemaphoreLeasesThatAreNested(t *testing.T) {
 		t.Error(err)
 	}
 	release(t, lease)
+}
+
+func TestANestedAcquireOfUnitsThatCanNeverFitIsASelfDeadlock(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		for _, c := range []struct{ outer, inner locker.Rule }{
+			{locker.Rule{Limit: 2, Weight: 2}, locker.Rule{Limit: 2}},
+			{locker.Rule{Limit: 1}, locker.Rule{Limit: 3}},
+			{locker.Rule{Limit: 3}, locker.Rule{Limit: 1}},
+			{locker.Rule{Limit: 3, Weight: 2}, locker.Rule{Limit: 3, Weight: 2}},
+		} {
+			c.outer.Key, c.inner.Key = "a", "a"
+			outer := acquire(t, l, c.outer)
+			c.inner.Wait = time.Second
+			_, err := l.Acquire(outer.Context(), c.inner)
+			wantErr(t, err, "a", locker.ErrSelfDeadlock)
+			wantErr(t, locker.RunAll(outer.Context(), l, []locker.Rule{c.inner}, mustNotRun(t)), "a", locker.ErrSelfDeadlock)
+			_, err = l.Acquire(t.Context(), c.inner)
+			wantErr(t, err, "a", locker.ErrBusy) // another caller waits
+			release(t, outer)
+		}
+		first := acquire(t, l, locker.Rule{Key: "a", Limit: 3})
+		second, err := l.Acquire(first.Context(), locker.Rule{Key: "a", Limit: 3, Wait: locker.NoWait})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = l.Acquire(second.Context(), locker.Rule{Key: "a", Limit: 3, Weight: 2, Wait: time.Second})
+		wantErr(t, err, "a", locker.ErrSelfDeadlock)
+		third, err := l.Acquire(second.Context(), locker.Rule{Key: "a", Limit: 3, Wait: locker.NoWait})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, first)
+		release(t, second)
+		release(t, third)
+	})
 }
 
 func TestRunAllTakesAKeyOnceWithTheLargestWeight(t *testing.T) {
