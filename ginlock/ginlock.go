@@ -92,7 +92,7 @@ type visit struct {
 
 // failed reports whether the handlers have added an error. Gin itself adds the error of a write.
 func (v *visit) failed() bool {
-	return len(v.c.Errors) < v.errors || slices.ContainsFunc(v.c.Errors[v.errors:], func(e *gin.Error) bool { return !v.OnlyUnsent(e) })
+	return len(v.c.Errors) < v.errors || slices.ContainsFunc(v.c.Errors[v.errors:], func(e *gin.Error) bool { return !framework.OnlyUnsent(e) })
 }
 
 func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
@@ -266,7 +266,10 @@ func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Opti
 
 // WithSuccess defines which requests have succeeded, so that Rule.OnceFor remembers their work as
 // done. A request to which the handlers have added c.Error has not succeeded, unless the error is
-// of a write to a client that has left. Default: requests with a status below 400 have succeeded.
+// only of a write: to a client that has left or takes too little of the response, or of a response
+// that is too long to be held back. Handlers get such an error only from a stream, or after a
+// second of further writes; see [httplock.WithSuccess]. Default: requests with a status below 400
+// have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)

@@ -9,17 +9,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/framework"
 )
 
-// errResponseTooLarge causes a reply with the status 500. The handler's Write also returns this
-// error.
-var errResponseTooLarge = errors.New("the response is longer than may be held back")
+// errResponseTooLarge causes a reply with the status 500. It is also the error of a handler that
+// still writes when the time untold is over.
+var errResponseTooLarge = framework.Unsent(errors.New("the response is longer than may be held back"))
 
 // callHeld calls the handler. When the response is too long, some handlers abort it by a panic,
 // as httputil.ReverseProxy does. callHeld ends this panic, so that the reply 500 can be sent.
 func (m *middleware) callHeld(
 	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
-) (stalled bool) {
+) (stalled, aborted bool) {
 	defer func() {
 		if !h.over {
 			return
@@ -28,8 +30,7 @@ func (m *middleware) callHeld(
 			panic(p)
 		}
 	}()
-	stalled, _ = m.call(ctx, waited, out, h, r, next)
-	return stalled
+	return m.call(ctx, waited, out, h, r, next)
 }
 
 // errEscaped is the error of a handler that has written to the response of an outer middleware.
@@ -56,9 +57,10 @@ type held struct {
 	body   bytes.Buffer
 	most   int
 
-	streams bool // a response that is too long is sent as it is written
-	over    bool // the response became too long
-	sent    bool // the buffered part was sent; the rest is sent as it is written
+	streams bool      // a response that is too long is sent as it is written
+	over    bool      // the response became too long
+	since   time.Time // when it became too long, if it is not sent
+	sent    bool      // the buffered part was sent; the rest is sent as it is written
 }
 
 func (h *held) Header() http.Header {
@@ -94,8 +96,13 @@ func (h *held) Write(p []byte) (int, error) {
 	case h.sent || h.over && h.streams:
 		return h.to.Write(p)
 	case h.over || h.body.Len()+len(p) > h.most && !h.streams:
-		h.over = true
-		return 0, errResponseTooLarge
+		if !h.over {
+			h.over, h.since = true, time.Now()
+		}
+		if time.Since(h.since) >= untold {
+			return 0, errResponseTooLarge
+		}
+		return len(p), nil
 	case h.body.Len()+len(p) > h.most:
 		h.over = true
 		h.begin()

@@ -25,19 +25,29 @@ var ErrStalled = errors.New("the client makes no progress")
 // time in which the handler does other things does not count.
 type pace struct {
 	context.Context
-	end    context.CancelCauseFunc
-	limit  time.Duration // 0: no limit
-	waited time.Duration // how long the request has waited for the lock
-	client response
-	writer pacedWriter // writes to the field client
+	end     context.CancelCauseFunc
+	request context.Context // ends when the client leaves
+	limit   time.Duration   // 0: no limit
+	waited  time.Duration   // how long the request has waited for the lock
+	client  response
+	writer  pacedWriter // writes to the field client
 
 	stalled atomic.Bool
-	unsent  atomic.Bool // a write to the client has failed
-	over    atomic.Bool // the handler has returned
+	streams atomic.Bool          // the handler has flushed
+	unsent  atomic.Pointer[lost] // the first write that did not reach the client; nil: none
+	over    atomic.Bool          // the handler has returned
 }
 
-func newPace(ctx context.Context, waited time.Duration, client response, limit time.Duration) *pace {
-	p := &pace{limit: limit, waited: waited, client: client}
+// lost is a write that did not reach the client.
+type lost struct {
+	err error
+	at  time.Time
+}
+
+// newPace returns the pace of a handler for the request with the context request. ctx ends with
+// the lock.
+func newPace(ctx, request context.Context, waited time.Duration, client response, limit time.Duration) *pace {
+	p := &pace{request: request, limit: limit, waited: waited, client: client}
 	p.writer = pacedWriter{client, p}
 	p.Context, p.end = context.WithCancelCause(ctx)
 	return p
@@ -57,10 +67,40 @@ func (p *pace) stop() {
 	p.end(context.Canceled)
 }
 
-// failed records the error of a write to the client.
-func (p *pace) failed(err error) {
-	p.unsent.Store(true)
-	framework.Unsent(p.Context, err)
+// untold is the time for which a handler does not learn that its response does not reach the
+// client. In this time, it can write the rest of a response, as it would write a response that is
+// short enough for net/http's buffer. If it got the error, it could pass the error on, and a
+// middleware could roll back the work that counts as done. After this time, writes fail, so that a
+// handler ends that writes until a write fails.
+const untold = time.Second
+
+// failed returns what the handler gets for err, the error of a write to the client. A handler that
+// has flushed sends a stream, which ends by the error of a write.
+func (p *pace) failed(err error) error {
+	told := framework.OnlyUnsent(err) // by the writer of a lock outside
+	if !told && !p.gone(err) {
+		return err
+	}
+	p.unsent.CompareAndSwap(nil, &lost{err, time.Now()})
+	if told || p.streams.Load() || time.Since(p.unsent.Load().at) >= untold {
+		return framework.Unsent(err)
+	}
+	return nil
+}
+
+// gone reports whether err, the error of a write, says that the client does not get the response.
+// Other errors tell the handler that it has made a mistake.
+func (p *pace) gone(err error) bool {
+	for _, mistake := range [...]error{http.ErrBodyNotAllowed, http.ErrContentLength, http.ErrHijacked} {
+		if errors.Is(err, mistake) {
+			return false
+		}
+	}
+	if p.stalled.Load() || p.request.Err() != nil { // net/http ends this context before the write returns
+		return true
+	}
+	_, ok := errors.AsType[*net.OpError](err) // of a file that is sent without a buffer
+	return ok
 }
 
 // reading starts the time limit of a read from the client, and returns a function that stops the
@@ -132,6 +172,12 @@ func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.respon
 // PaceWrite writes b to the client through the parameter to, under the time limit. Adapters that
 // have a writer of their own call PaceWrite.
 func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
+	if lost := w.pace.unsent.Load(); lost != nil {
+		if err := w.pace.failed(lost.err); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
 	for {
 		part := b[n:min(len(b), n+maxPaced)]
 		end := w.pace.writing()
@@ -139,8 +185,10 @@ func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 		end()
 		n += written
 		if err != nil {
-			w.pace.failed(err)
-			return n, err
+			if err := w.pace.failed(err); err != nil {
+				return n, err
+			}
+			return len(b), nil
 		}
 		if n >= len(b) {
 			return n, nil
@@ -154,7 +202,7 @@ func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte
 // can still send each part without a buffer. Other sources may be quiet for a long time, so
 // ReadFrom reads them outside of the time limit.
 func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
-	if !isFile(r) {
+	if !isFile(r) || w.pace.unsent.Load() != nil {
 		n, err = io.Copy(struct{ io.Writer }{w}, r)
 		if n == 0 && err == nil { // the copy of an empty source begins the reply as well
 			_, err = io.Copy(w.response, struct{ io.Reader }{http.NoBody})
@@ -162,18 +210,36 @@ func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 		return n, err
 	}
 	for {
+		part := &io.LimitedReader{R: r, N: maxPaced}
 		end := w.pace.writing()
-		part, err := io.CopyN(w.response, r, maxPaced)
+		written, err := io.Copy(w.response, part)
 		end()
-		n += part
-		if err == io.EOF {
+		if err != nil {
+			rest, err := w.rest(r, err)
+			if err != nil {
+				return n + written, err
+			}
+			return n + maxPaced - part.N + rest, nil
+		}
+		if n += written; part.N > 0 {
 			return n, nil
 		}
-		if err != nil {
-			w.pace.failed(err)
-			return n, err
-		}
 	}
+}
+
+// rest copies the rest of the file r after the copy of a part has failed with err. Only a further
+// read tells whether the file has failed, or the client.
+func (w *pacedWriter) rest(r io.Reader, err error) (n int64, _ error) {
+	var next [1]byte
+	read, failed := r.Read(next[:])
+	if failed != nil && failed != io.EOF {
+		return 0, failed
+	}
+	if err := w.pace.failed(err); err != nil {
+		return 0, err
+	}
+	n, err = io.Copy(struct{ io.Writer }{w}, r)
+	return n + int64(read), err
 }
 
 // isFile reports whether r reads a regular file. An *os.File can also be a pipe.
@@ -194,6 +260,7 @@ func (w *pacedWriter) Flush() { _ = w.FlushError() }
 
 // FlushError sends what is buffered. It is for http.ResponseController.
 func (w *pacedWriter) FlushError() error {
+	w.pace.streams.Store(true)
 	defer w.pace.writing()()
 	return http.NewResponseController(w.response).Flush()
 }

@@ -315,11 +315,11 @@ func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 func (m *middleware) call(
 	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
 ) (stalled, aborted bool) {
-	p := newPace(ctx, waited, out, m.stall)
+	p := newPace(ctx, r.Context(), waited, out, m.stall)
 	defer func() {
 		p.stop()
 		stalled = p.stalled.Load()
-		if !p.unsent.Load() {
+		if p.unsent.Load() == nil && !m.leftBehind(out, h, r) {
 			return
 		}
 		if v := recover(); v != nil && v != http.ErrAbortHandler {
@@ -340,6 +340,17 @@ func (m *middleware) call(
 		m.next(p, h, r, next)
 	}
 	return // the deferred function sets the results
+}
+
+// leftBehind reports whether the reply has begun, and the request's context has ended. Then a proxy
+// reads no more of the rest of the response, although no write to the client has failed. A Store
+// keeps the response, so there the rest counts: it must not get a part of the response as the
+// whole.
+func (m *middleware) leftBehind(out response, h *held, r *http.Request) bool {
+	if h != nil {
+		out = h
+	}
+	return m.store == nil && r.Context().Err() != nil && begun(out)
 }
 
 func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -376,10 +387,7 @@ func (m *middleware) buffered(
 		return locker.ErrLost
 	}
 	h, before := m.hold(out), begun(out)
-	stalled := m.callHeld(ctx, waited, out, h, r, next)
-	if h.over {
-		framework.Unsent(r.Context(), errResponseTooLarge)
-	}
+	stalled, aborted := m.callHeld(ctx, waited, out, h, r, next)
 	result, replied := m.result(h, r, stalled), !before && begun(out)
 	if replied {
 		if result = nil; !m.escaped(out, r) {
@@ -401,6 +409,8 @@ func (m *middleware) buffered(
 	switch {
 	case h.over:
 		return errResponseTooLarge
+	case aborted: // the rest of the response is missing
+		work.aborted = true
 	case !replied:
 		h.send()
 	}

@@ -262,6 +262,11 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 // done. Default: requests whose handler has written a response with a status below 400 have
 // succeeded, also if the client has left before the end of the response. A handler that writes
 // nothing has not succeeded: let it write a status.
+//
+// The writes of a handler succeed although the client has left or stalls, or although the response
+// is too long for [WithBufferedResponse]. So a response that was not sent rolls back no
+// transaction. Writes fail only after the handler has flushed, or when it still writes a second
+// later. If the work is undone after such a failure, say here that the request has not succeeded.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
 		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
@@ -324,8 +329,9 @@ func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
 // WithStallTimeout sets for how long a client may block a handler that holds the lock. A client
 // blocks the handler if it sends nothing of the body that the handler reads, or takes less than 64
-// KiB of the response. When this time is over, the read or write fails, and the handler's context
-// ends with [ErrStalled]. A request without a reply is then answered 408. The time in which a
+// KiB of the response. When this time is over, the read or write ends, and the handler's context
+// ends with [ErrStalled]. The handler learns of a failed read, but of a failed write only as
+// [WithSuccess] says. A request without a reply is then answered 408. The time in which a
 // handler does not read or write does not count, so a quiet stream of events is not a stall. 0: no
 // limit. Default: 30 s.
 //

@@ -68,17 +68,22 @@ func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 // When Write fails, a handler may abort its reply by a panic, as httputil.ReverseProxy does.
 // The client gets the reply 500 nevertheless.
 func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
-	var seen []*httplock.Problem
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if _, err := io.WriteString(w, "paid"); err != nil {
-			panic(http.ErrAbortHandler)
+	synctest.Test(t, func(t *testing.T) {
+		var seen []*httplock.Problem
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := io.WriteString(w, "paid"); err != nil {
+					panic(http.ErrAbortHandler)
+				}
+				time.Sleep(time.Second) //nolint:forbidigo // a bubble
+			}
+		}))
+		w := send(t.Context(), h, "POST", "/orders/42", "")
+		if w.Code != http.StatusInternalServerError || len(seen) != 1 || seen[0].Code != httplock.CodeResponseTooLarge {
+			t.Errorf("%d %s, %v", w.Code, w.Body, seen)
 		}
-	}))
-	w := send(t.Context(), h, "POST", "/orders/42", "")
-	if w.Code != http.StatusInternalServerError || len(seen) != 1 || seen[0].Code != httplock.CodeResponseTooLarge {
-		t.Errorf("%d %s, %v", w.Code, w.Body, seen)
-	}
+	})
 }
 
 // A response that is too long to be stored is sent as it is written, with its trailers.

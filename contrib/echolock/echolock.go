@@ -75,7 +75,7 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { visitOf(r).c.Set(outcomeKey, p) }),
 		httplock.WithSuccess(func(r *http.Request, status int) bool {
 			v := visitOf(r)
-			return v.ran && (v.err == nil || v.OnlyUnsent(v.err)) && status < http.StatusBadRequest
+			return v.ran && (v.err == nil || framework.OnlyUnsent(v.err)) && status < http.StatusBadRequest
 		}),
 	}, opts...)
 }

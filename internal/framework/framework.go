@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"sync/atomic"
 )
 
 // A Reader says how httplock reads the requests of a framework.
@@ -81,40 +80,42 @@ func Unencoded(r *http.Request, raw []byte) ([]byte, error) {
 type Carrier struct {
 	context.Context
 	Carried http.Handler
-
-	unsent atomic.Pointer[error] // of the last write of the response that failed
 }
 
-type (
-	carrierKey struct{}
-	unsentKey  struct{}
-)
+type carrierKey struct{}
 
 // Value returns what c carries for a carrierKey, and values of the request's own context for other
 // keys.
 func (c *Carrier) Value(k any) any {
-	switch k.(type) {
-	case carrierKey:
+	if _, ok := k.(carrierKey); ok {
 		return c.Carried
-	case unsentKey:
-		return c
 	}
 	return c.Context.Value(k)
 }
 
-// Unsent records that a write of the response failed with err: the client has left, or the response
+// Unsent marks err, the error of a write that a handler gets: the client has left, or the response
 // is too long. Frameworks pass this error on as they pass on an error of the handler.
-func Unsent(ctx context.Context, err error) {
-	if c, ok := ctx.Value(unsentKey{}).(*Carrier); ok {
-		c.unsent.Store(&err)
+func Unsent(err error) error {
+	if OnlyUnsent(err) {
+		return err
 	}
+	return &unsent{err}
 }
 
+type unsent struct{ error }
+
+func (u *unsent) Unwrap() error { return u.error }
+
 // OnlyUnsent reports whether err says only that the response could not be written. Then the work of
-// the handler may have succeeded, and its status shows whether it has.
-func (c *Carrier) OnlyUnsent(err error) bool {
-	unsent := c.unsent.Load()
-	return unsent != nil && errors.Is(err, *unsent)
+// the handler may have succeeded, and its status shows whether it has. An error that is joined from
+// several errors is a failure, because it says that something else has failed, too.
+func OnlyUnsent(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if _, ok := err.(*unsent); ok { //nolint:errorlint // errors.As looks into joined errors
+			return true
+		}
+	}
+	return false
 }
 
 // Carried returns what the innermost Carrier of a request carries.

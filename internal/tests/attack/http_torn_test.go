@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,15 +36,37 @@ func (g gone) Write([]byte) (int, error) {
 	return 0, syscall.EPIPE
 }
 
+// stuck is the response to a client that reads nothing.
+type stuck struct {
+	http.ResponseWriter
+	over context.Context
+	end  context.CancelFunc
+}
+
+func (s stuck) Write([]byte) (int, error) {
+	<-s.over.Done()
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (s stuck) SetWriteDeadline(time.Time) error {
+	s.end()
+	return nil
+}
+
 // pays returns servers of all adapters, whose handlers work, and write a response with their
-// frameworks.
-func pays(t *testing.T, leases *lockertest.Memory, store idempotency.Store, rule httplock.Rule, work func(), response []byte) map[string]http.Handler {
+// frameworks. If a handler fails, its transaction is rolled back: the work is undone.
+func pays(t *testing.T, leases *lockertest.Memory, store idempotency.Store, rule httplock.Rule, work, rollBack func(), response []byte) map[string]http.Handler {
 	t.Helper()
 	l, opts := lockertest.NewLocker(t, leases), httplock.WithStore(store)
 	gin.SetMode(gin.ReleaseMode)
 	plain := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		work()
-		_, _ = w.Write(response)
+		for part := range slices.Chunk(response, 10<<10) {
+			if _, err := w.Write(part); err != nil {
+				rollBack()
+				return
+			}
+		}
 	})
 	upstream := httptest.NewServer(plain)
 	t.Cleanup(upstream.Close)
@@ -64,6 +88,11 @@ func pays(t *testing.T, leases *lockertest.Memory, store idempotency.Store, rule
 	}
 	g := gin.New()
 	ofGin.Mount(g)
+	g.Use(func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 {
+			rollBack()
+		}
+	})
 	g.POST("/orders/:id", func(c *gin.Context) {
 		work()
 		c.Data(http.StatusOK, "text/plain", response)
@@ -73,7 +102,15 @@ func pays(t *testing.T, leases *lockertest.Memory, store idempotency.Store, rule
 		t.Fatal(err)
 	}
 	e := echo.New()
-	e.Use(ofEcho.Middleware())
+	e.Use(ofEcho.Middleware(), func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			err := next(c)
+			if err != nil {
+				rollBack()
+			}
+			return err
+		}
+	})
 	e.POST("/orders/:id", func(c echo.Context) error {
 		work()
 		return c.Blob(http.StatusOK, "text/plain", response)
@@ -95,26 +132,35 @@ func pay(ctx context.Context, h http.Handler, path string, w http.ResponseWriter
 }
 
 // A response that does not reach its client, or that is too long to be held back, does not undo the
-// work. So the error of the write, which frameworks pass on like an error of the handler, does not
-// make the work a failure, and a repeated request does not work again.
-func TestWorkIsNotRepeatedBecauseItsResponseWasNotSent(t *testing.T) {
+// work. So the handler does not get an error of the write, which frameworks pass on like an error
+// of the handler: no transaction is rolled back, and a repeated request does not work again.
+func TestWorkIsNotUndoneOrRepeatedBecauseItsResponseWasNotSent(t *testing.T) {
 	long := bytes.Repeat([]byte("x"), 200<<10)
 	for promise, rule := range map[string]httplock.Rule{
 		"Idempotency":           {Key: "order:{param.id}", Idempotency: "shop"},
 		"OnceFor":               {Key: "order:{param.id}", OnceFor: time.Hour},
 		"Idempotency, too long": {Key: "order:{param.id}", Idempotency: "shop", BufferedResponse: 1000},
 		"OnceFor, too long":     {Key: "order:{param.id}", OnceFor: time.Hour, BufferedResponse: 1000},
+		"Idempotency, stuck":    {Key: "order:{param.id}", Idempotency: "shop", StallTimeout: 10 * time.Millisecond},
+		"OnceFor, stuck":        {Key: "order:{param.id}", OnceFor: time.Hour, StallTimeout: 10 * time.Millisecond},
 	} {
 		t.Run(promise, func(t *testing.T) {
-			var runs atomic.Int32
-			for name, h := range pays(t, lockertest.NewMemory(), idempotency.NewMemory(), rule, func() { runs.Add(1) }, long) {
+			var runs, undone atomic.Int32
+			work, rollBack := func() { runs.Add(1) }, func() { undone.Add(1) }
+			for name, h := range pays(t, lockertest.NewMemory(), idempotency.NewMemory(), rule, work, rollBack, long) {
 				runs.Store(0)
+				undone.Store(0)
 				_, path, _ := strings.Cut(name, " ")
 				ctx, leave := context.WithCancel(t.Context())
 				first, again := httptest.NewRecorder(), httptest.NewRecorder()
-				if rule.BufferedResponse == 0 {
+				switch {
+				case rule.StallTimeout > 0:
+					over, end := context.WithCancel(t.Context())
+					pay(ctx, h, path, stuck{first, over, end})
+					end()
+				case rule.BufferedResponse == 0:
 					pay(ctx, h, path, gone{first, leave})
-				} else {
+				default:
 					pay(ctx, h, path, first)
 					if first.Code != http.StatusInternalServerError || !strings.Contains(first.Body.String(), httplock.CodeResponseTooLarge) {
 						t.Errorf("%s: %d %.200s", name, first.Code, first.Body)
@@ -122,8 +168,8 @@ func TestWorkIsNotRepeatedBecauseItsResponseWasNotSent(t *testing.T) {
 				}
 				leave()
 				pay(t.Context(), h, path, again)
-				if again.Code != http.StatusConflict || !strings.Contains(again.Body.String(), httplock.CodeDone) || runs.Load() != 1 {
-					t.Errorf("%s: %d %.200s, %d runs", name, again.Code, again.Body, runs.Load())
+				if again.Code != http.StatusConflict || !strings.Contains(again.Body.String(), httplock.CodeDone) || runs.Load() != 1 || undone.Load() != 0 {
+					t.Errorf("%s: %d %.200s, %d runs, %d undone", name, again.Code, again.Body, runs.Load(), undone.Load())
 				}
 			}
 		})
@@ -162,7 +208,7 @@ func TestTheReplyToALostLockReplacesAHeldResponse(t *testing.T) {
 					leases.Steal("order:" + path[len(path)-1:])
 				}
 			}
-			for name, h := range pays(t, leases, use, rule, work, []byte("paid")) {
+			for name, h := range pays(t, leases, use, rule, work, func() {}, []byte("paid")) {
 				runs.Store(0)
 				store.times.Store(0)
 				_, path, _ = strings.Cut(name, " ")
