@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/checked"
 	"github.com/latchkit/latchkit/internal/framework"
 )
 
@@ -45,11 +46,11 @@ type lost struct {
 }
 
 // newPace returns the pace of a handler for the request with the context request. ctx ends with
-// the lock.
+// the lock, and a look at it looks at the lease. So does a look at the pace.
 func newPace(ctx, request context.Context, waited time.Duration, client response, limit time.Duration) *pace {
 	p := &pace{request: request, limit: limit, waited: waited, client: client}
 	p.writer = pacedWriter{client, p}
-	p.Context, p.end = context.WithCancelCause(ctx)
+	p.Context, p.end = checked.WithCancelCause(ctx, ctx)
 	return p
 }
 
