@@ -285,6 +285,9 @@ func (m *middleware) handle(
 	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
 ) error {
 	showWait(waited, out.Header())
+	if h, ok := out.(*held); ok {
+		work.before = h.header.Clone()
+	}
 	if m.buffers() {
 		return m.buffered(ctx, waited, out, r, next, work)
 	}

@@ -55,12 +55,13 @@ import (
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
 //
-// If a lock inside is lost, its reply is lock-lost, unless a middleware between the two has begun
-// another reply. If the handler has succeeded all the same, the work is done, and a repeated
-// request gets the handler's response, or 409 already-done where only the framework knows that
-// response. An idempotency.Transactor rolls the work back instead, and a repeated request runs
-// again. If the handler has succeeded, and its response did not reach the client, the work is done,
-// too.
+// If a lock inside is lost before a reply has begun, its reply is lock-lost. With the FromRules of
+// each adapter, and under net/http if no middleware in between replaces the ResponseWriter, this
+// reply also takes the place of one that the handler has written. If the handler has succeeded all
+// the same, the work is done, and a repeated request gets the handler's response, or 409
+// already-done where only the framework knows that response. An idempotency.Transactor rolls the
+// work back instead, and a repeated request runs again. If the handler has succeeded, and its
+// response did not reach the client, the work is done, too.
 //
 // Put this middleware outside of other locks, so that a replay needs no other lock. With
 // [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
@@ -165,6 +166,7 @@ type insideKey struct{}
 
 // done is what the handler under a lock has done.
 type done struct {
+	before    http.Header // of a response that is held back outside, before the handler ran
 	succeeded bool
 	aborted   bool
 	response  *held // nil: the response was not held back
@@ -178,7 +180,7 @@ func (d *done) takeBack(out response, err error) {
 		return
 	}
 	taken := *h
-	h.status, h.sealed, h.header, h.body = 0, nil, h.header.Clone(), bytes.Buffer{}
+	h.status, h.sealed, h.header, h.body = 0, nil, d.before, bytes.Buffer{}
 	if d.response == nil && taken.Written() {
 		d.response = &taken
 	}

@@ -89,3 +89,23 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 		})
 	}
 }
+
+// The handler has paid, and has set headers of its reply. The reply that its lock was lost takes
+// the place of this reply, and has none of its headers.
+func TestTheReplyToALostLockHasNoHeadersOfTheHandler(t *testing.T) {
+	memory := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, memory)
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(httplock.MustNew(l, "order:42")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		memory.Steal("order:42")
+		w.Header().Set("Location", "/charges/1")
+		w.Header().Set("Set-Cookie", "charge=1")
+		w.WriteHeader(http.StatusCreated)
+	})))
+	w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
+	if head := w.Header(); w.Code != 503 || head.Get("Location") != "" || head.Get("Set-Cookie") != "" {
+		t.Errorf("%d %s, %v", w.Code, w.Body, head)
+	}
+	if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 201 || w.Header().Get("Location") != "/charges/1" {
+		t.Errorf("again: %d %s, %v", w.Code, w.Body, w.Header())
+	}
+}
