@@ -195,15 +195,22 @@ func (h *held) trailers() http.Header {
 	return trailers
 }
 
-// changed returns the headers that the handler has added or changed before it has set the status.
+// changed returns the headers that the handler has added or changed before it has set the status. A
+// header without values is one that the handler has removed, or, as for net/http, one that must not
+// be sent.
 func (h *held) changed() http.Header {
 	before, changed, now := h.to.Header(), make(http.Header), h.sealed
 	if h.status == 0 {
 		now = h.header
 	}
 	for name, values := range now {
-		if !slices.Equal(values, before[name]) {
+		if old, had := before[name]; !had || !slices.Equal(values, old) {
 			changed[name] = values
+		}
+	}
+	for name := range before {
+		if _, kept := now[name]; !kept {
+			changed[name] = nil
 		}
 	}
 	return changed

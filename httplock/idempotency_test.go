@@ -383,3 +383,36 @@ func TestMistakesOfIdempotency(t *testing.T) {
 		}
 	}
 }
+
+// A repeated request gets the headers of the first response, also where the handler has removed a
+// header, or has told net/http not to send one.
+func TestAReplayHasNoHeaderThatTheHandlerHasRemoved(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	once := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Del("X-Frame-Options")
+		w.Header()["Content-Type"] = nil // net/http must not guess a type
+		_, _ = w.Write([]byte("<html>"))
+	}))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Frame-Options", "DENY")
+		w.Header().Set("X-Outer", "1")
+		once.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	for _, replayed := range []string{"", "true"} {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", server.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "k")
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		_, typed := res.Header["Content-Type"]
+		if head := res.Header; head.Get("Idempotency-Replayed") != replayed || typed || head.Get("X-Frame-Options") != "" || head.Get("X-Outer") != "1" {
+			t.Errorf("replayed %q: %v", replayed, head)
+		}
+	}
+}

@@ -124,6 +124,9 @@ func (d *decoder) header() map[string][]string {
 			header = make(map[string][]string)
 		}
 		name := d.text()
+		if !d.bad {
+			header[name] = nil // also a name without values says something
+		}
 		for values := d.number(); values > 0 && !d.bad; values-- {
 			header[name] = append(header[name], d.text())
 		}
