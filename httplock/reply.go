@@ -172,6 +172,10 @@ var stalled = reply{status: http.StatusRequestTimeout, code: CodeClientStalled,
 // gone is the reply to a request whose client gave up.
 var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
 
+// canceled is the reply to a request that the server itself has ended while it waited.
+var canceled = reply{status: http.StatusServiceUnavailable, code: CodeClosed, retry: true,
+	title: "The server has ended the request", detail: "Nothing was done. Try again."}
+
 // replyTo finds the reply to an error of a request whose handler did not run.
 func (m *middleware) replyTo(err error) reply {
 	if _, ok := errors.AsType[*partError](err); ok {
@@ -197,15 +201,20 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 		attempt.Discard() // nothing was done, so the refusal is not stored
 	}
 	// A Locker may fail with a context error of its own. Only the end of the request's context
-	// means that the client has left.
-	if errors.Is(err, errLeft) || errors.Is(err, context.Canceled) && errors.Is(r.Context().Err(), context.Canceled) {
+	// means that the client has left. net/http gives no cause then, so a cause is from the server.
+	ended := errors.Is(err, context.Canceled) && errors.Is(r.Context().Err(), context.Canceled)
+	cause := context.Cause(r.Context()) // compared by ==, because a signal is Canceled, too
+	switch {
+	case errors.Is(err, errLeft) || ended && (cause == context.Canceled || errors.Is(cause, idempotency.ErrUnfinished)):
 		m.report(r, gone.problem(err))
 		if !begun(out) {
 			out.WriteHeader(StatusClientGone)
 		}
-		return
+	case ended:
+		m.answer(out, r, canceled, err)
+	default:
+		m.answer(out, r, m.replyTo(err), err)
 	}
-	m.answer(out, r, m.replyTo(err), err)
 }
 
 // spoiled handles an error of the lock after the handler has run. before describes the reply as it
