@@ -107,7 +107,7 @@ func ExampleFromRules() {
 	if err != nil {
 		log.Fatal(err) // a line for each rule that cannot be meant
 	}
-	validate := guard.Mount(r) // before the first route
+	validate := guard.Mount(r) // before the first Group and route
 	r.POST("/orders/:id/pay", payOrder)
 	r.PUT("/baskets/:id", fillBasket)
 	if err := validate(); err != nil { // after the last route

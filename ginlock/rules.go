@@ -67,8 +67,10 @@ func unclear(r *http.Request) (string, error) {
 }
 
 // Mount puts the guard in front of all routes that are registered from now on. Call Mount after
-// Recovery, tracing and authentication, and before the first route. When all routes are
-// registered, call the returned function, which is Validate, and end the program when it fails:
+// Recovery, tracing and authentication, and before the first Group and the first route. Gin copies
+// the engine's middlewares into a group when the group is made, so the routes of an earlier group
+// run without a lock, and Validate cannot see this. When all routes are registered, call the
+// returned function, which is Validate, and end the program when it fails:
 //
 //	validate := guard.Mount(engine)
 //	engine.POST("/orders/:id/pay", pay)
@@ -147,7 +149,9 @@ func methodsOf(routes gin.RoutesInfo) map[string][]string {
 
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
 // not pass the guard. A route does not pass the guard if Handler was not called, or if the route
-// was registered before Mount. Call Validate with engine.Routes() when all routes are registered,
+// was registered before Mount. Validate does not find a route that was registered later on a group
+// that was made before Mount, because Gin does not show the middlewares of a route: call Mount
+// before the first Group. Call Validate with engine.Routes() when all routes are registered,
 // and end the program when it fails. Otherwise a route could seem guarded although it is not.
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()

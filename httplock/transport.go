@@ -23,8 +23,9 @@ import (
 // Such a reply means that the server did nothing, and it names the time of the retry. If the reply
 // is from this package, the Transport uses the member retry_after_ms, which is more exact. The
 // pauses grow: the first pause is at least 100 ms, and each further pause is at least twice as long
-// as the pause before it. The Transport returns all other replies, such as lock-lost, to the
-// caller.
+// as the pause before it. A reply with a body of more than 64 KiB is not repeated, because its body
+// is read before the pause; only the request's context limits the time of this read. The Transport
+// returns this reply and all other replies, such as lock-lost, to the caller.
 //
 // A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
 // repeated after an error of the connection. Then it is unknown whether the server has served the

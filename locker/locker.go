@@ -68,8 +68,9 @@ type Rule struct {
 	EndAfter time.Duration
 	// OnceFor is for work that must be done only once. When [Run]'s function or [Lease.Complete]
 	// succeeds, the server marks the key as done for this long. While the mark exists, acquires by
-	// Rules with OnceFor fail with ErrDone. Rules without OnceFor ignore the mark. Default: 0, no
-	// mark.
+	// Rules with OnceFor fail with ErrDone. Rules without OnceFor ignore the mark. Only an
+	// exclusive lock keeps two runs apart: under Shared, or with a Limit above 1, several holders
+	// can work before the first mark. Default: 0, no mark.
 	OnceFor time.Duration
 	// Limit is how many units of the key may be held together, on a Locker of [NewSemaphore].
 	// Processes may set different Limits: a lease is granted if all units together then exceed
