@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,7 +37,9 @@ type pace struct {
 	stalled atomic.Bool
 	streams atomic.Bool          // the handler has flushed
 	unsent  atomic.Pointer[lost] // the first write that did not reach the client; nil: none
-	over    atomic.Bool          // the handler has returned
+
+	mu   sync.Mutex // held by a time limit that ends a read or write
+	over bool       // the handler has returned
 }
 
 // lost is a write that did not reach the client.
@@ -62,9 +65,12 @@ func (p *pace) Value(k any) any {
 	return p.Context.Value(k)
 }
 
-// stop is called when the handler has returned.
+// stop is called when the handler has returned. It waits for a time limit that ends a read or
+// write, because frameworks use a ResponseWriter again for other requests.
 func (p *pace) stop() {
-	p.over.Store(true)
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
 	p.end(context.Canceled)
 }
 
@@ -100,7 +106,7 @@ func (p *pace) gone(err error) bool {
 	if p.stalled.Load() || p.request.Err() != nil { // net/http ends this context before the write returns
 		return true
 	}
-	_, ok := errors.AsType[*net.OpError](err) // of a file that is sent without a buffer
+	_, ok := errors.AsType[net.Error](err) // of a file that is sent without a buffer, or of a deadline
 	return ok
 }
 
@@ -128,7 +134,9 @@ func (p *pace) within(interrupt func(*http.ResponseController) error) (end func(
 		return func() bool { return true }
 	}
 	return time.AfterFunc(p.limit, func() {
-		if p.over.Load() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.over {
 			return
 		}
 		p.stalled.Store(true)
