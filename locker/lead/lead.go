@@ -148,11 +148,11 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 		case ctx.Err() != nil:
 			return t.ownError(ctx)
 		case t != nil && errors.Is(t.snapshot().Cause, locker.ErrClosed):
-			return errors.Join(t.snapshot().Cause, t.ownError(t.ctx))
+			return errors.Join(t.snapshot().Cause, t.ownError(ctx))
 		case t == nil && isFinal(err):
 			return err
 		}
-		l.warn(t)
+		l.warn(ctx, t)
 		if !sleep.For(ctx, p.afterTerm(l, t, err)) {
 			return nil
 		}
@@ -161,11 +161,8 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 
 // warn logs the error that fn returned in the term t, because Run continues and cannot return it. t
 // may be nil.
-func (l *Leader) warn(t *term) {
-	if t == nil {
-		return
-	}
-	if err := t.ownError(t.ctx); err != nil {
+func (l *Leader) warn(ctx context.Context, t *term) {
+	if err := t.ownError(ctx); err != nil {
 		l.cfg.logger.Warn("latchkit: the leader's function returned an error after its term", "key", l.rule.Key,
 			"fence", t.lease.Fence(), "error", err)
 	}

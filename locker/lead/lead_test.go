@@ -263,6 +263,45 @@ func TestErrorsAfterATermAreNotLost(t *testing.T) {
 	})
 }
 
+// ctx may end while fn still returns after the end of its term. Then fn's error may be the cause of
+// its own context, which is not the cause of ctx.
+func TestTheCauseOfATermIsNoErrorOfRun(t *testing.T) {
+	for name, end := range map[string]func(leader *lead.Leader, store *lockertest.Memory){
+		"StepDown": func(leader *lead.Leader, _ *lockertest.Memory) { leader.StepDown("on purpose") },
+		"a loss":   func(_ *lead.Leader, store *lockertest.Memory) { store.Wipe() },
+		"EndAfter": func(*lead.Leader, *lockertest.Memory) {},
+	} {
+		for what, errorOf := range map[string]func(context.Context) error{
+			"Err":             context.Context.Err,
+			"Cause":           context.Cause,
+			"a wrapped Cause": func(ctx context.Context) error { return fmt.Errorf("stopped: %w", context.Cause(ctx)) },
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				virtual(t, func(t *testing.T, store *lockertest.Memory) {
+					leader, err := lead.New(lockertest.NewLocker(t, store), locker.Rule{Key: "job", EndAfter: time.Minute})
+					if err != nil {
+						t.Fatal(err)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+					defer cancel()
+					err = leader.Run(ctx, func(term context.Context) error {
+						end(leader, store)
+						<-term.Done()
+						if ctx.Err() != nil {
+							t.Error("the control: ctx has ended before the term")
+						}
+						<-ctx.Done()
+						return errorOf(term)
+					})
+					if err != nil {
+						t.Errorf("err = %v", err)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -145,11 +145,16 @@ func (t *term) snapshot() Term {
 	return t.shown
 }
 
-// ownError returns the error of fn, or nil if that error is the error of ctx. The term t may be
-// nil.
+// ownError returns the error of fn, or nil if that error only says that the term or the ctx of Run
+// has ended. The term t may be nil.
 func (t *term) ownError(ctx context.Context) error {
-	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
+	if t == nil {
 		return nil
+	}
+	for _, ended := range []context.Context{t.ctx, ctx} {
+		if errors.Is(t.err, ended.Err()) || errors.Is(t.err, context.Cause(ended)) {
+			return nil
+		}
 	}
 	return t.err
 }
