@@ -12,7 +12,8 @@
 // The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx remembers
 // an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
 // error. After such an error, later statements are not committed. [sqllock.ClaimFromContext]
-// returns the claim.
+// returns the claim. Do commits and rolls back, so Commit and Rollback of this *gorm.DB only return
+// an error. After a Rollback, Do commits nothing.
 package gormlock
 
 import (
@@ -20,6 +21,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"gorm.io/gorm"
 
@@ -55,8 +57,12 @@ func New(l locker.Locker, db *gorm.DB, opts ...sqllock.Option) (*sqllock.Handle[
 	return sqllock.Adapt(h, func(fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 		return func(ctx context.Context, tx *sqllock.Tx) error {
 			session := db.Session(&gorm.Session{Context: ctx})
-			session.Statement.ConnPool = &pool{tx, db}
-			return fn(ctx, session)
+			p := &pool{Tx: tx, db: db}
+			session.Statement.ConnPool = p
+			if err := fn(ctx, session); err != nil || !p.refused.Load() {
+				return err
+			}
+			return errRollback
 		}
 	}), nil
 }
@@ -107,7 +113,8 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 // this transaction is a savepoint, and a session with PrepareStmt stays inside the transaction.
 type pool struct {
 	*sqllock.Tx
-	db *gorm.DB
+	db      *gorm.DB
+	refused atomic.Bool // the function has called Rollback
 }
 
 var (
@@ -115,10 +122,20 @@ var (
 	_ gorm.GetDBConnector = (*pool)(nil)
 )
 
-var errNotYours = errors.New("gormlock: Do commits and rolls back; to roll back, return an error")
+var (
+	errNotYours = errors.New("gormlock: Do commits and rolls back; to roll back, return an error")
+	errRollback = errors.New("gormlock: the function has called Rollback and returned nil; " +
+		"to roll back, return an error; nothing was committed")
+)
 
-func (*pool) Commit() error   { return errNotYours }
-func (*pool) Rollback() error { return errNotYours }
+func (*pool) Commit() error { return errNotYours }
+
+// Rollback refuses. Programs often ignore the errors of GORM, so Do also returns an error, and does
+// not commit.
+func (p *pool) Rollback() error {
+	p.refused.Store(true)
+	return errNotYours
+}
 
 // GetDBConn returns the pool behind the transaction, as GORM does for its own transactions.
 func (p *pool) GetDBConn() (*sql.DB, error) { return p.db.DB() }

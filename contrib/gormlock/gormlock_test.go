@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -199,6 +200,36 @@ func TestNothingOfGORMIsMissing(t *testing.T) {
 		}
 		checkBalance(t, db, 1, 100)
 		checkBalance(t, db, 9, 9)
+	})
+}
+
+// Programs often ignore the errors of GORM. After a Rollback, nothing is committed, even if the
+// function returns nil.
+func TestAFunctionThatCallsRollbackCommitsNothing(t *testing.T) {
+	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
+		l := lockertest.NewLocker(t, lockertest.NewMemory())
+		for name, session := range map[string]*gorm.Session{"plain": {}, "prepared": {PrepareStmt: true}} {
+			calls := 0
+			err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
+				calls++
+				if err := deposit(10)(ctx, tx); err != nil {
+					return err
+				}
+				tx.Session(session).Rollback()
+				return nil
+			})
+			if err == nil || !strings.Contains(err.Error(), "to roll back, return an error") || calls != 1 {
+				t.Errorf("%s: %v after %d calls", name, err, calls)
+			}
+			err = handle(t, l, db).Do(t.Context(), account, func(_ context.Context, tx *gorm.DB) error {
+				tx.Rollback()
+				return errOnPurpose
+			})
+			if !errors.Is(err, errOnPurpose) {
+				t.Errorf("%s, with an error: %v", name, err)
+			}
+		}
+		checkBalance(t, db, 1, 100)
 	})
 }
 
