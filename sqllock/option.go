@@ -63,14 +63,14 @@ func (c *config) validate() error {
 }
 
 // isolate refuses isolation levels at which fences do not protect, and sets the level that readers
-// need. SQLite has only one level.
+// need.
 func (c *config) isolate() error {
 	switch {
-	case c.tx == nil || c.dialect == SQLite:
+	case c.tx == nil:
 	case c.tx.Isolation == sql.LevelReadUncommitted:
 		return fmt.Errorf("%w: READ UNCOMMITTED shows rows of overtaken holders and rows that will be rolled back; "+
 			"ask for a higher isolation in WithTxOptions", locker.ErrInvalidRule)
-	case !c.tx.ReadOnly:
+	case !c.tx.ReadOnly || c.dialect == SQLite: // SQLite has one level, which readers may have
 	case c.tx.Isolation == sql.LevelDefault:
 		c.tx.Isolation = sql.LevelRepeatableRead
 	case c.tx.Isolation < sql.LevelRepeatableRead:

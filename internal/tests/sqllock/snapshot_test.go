@@ -151,6 +151,18 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 }
 
+func TestReadUncommittedIsRefusedOnAllDatabases(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		for _, readOnly := range []bool{false, true} {
+			dirty := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: readOnly})
+			if _, err := sqllock.New(l, db, dirty); !errors.Is(err, locker.ErrInvalidRule) {
+				t.Errorf("read-only %t: %v, want ErrInvalidRule", readOnly, err)
+			}
+		}
+	})
+}
+
 // A read-only transaction reads from a single snapshot, even if it asks for a weaker isolation
 // level, or for no level.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
