@@ -80,16 +80,43 @@ func (b *base) newCall(terms []term, fn work) (*call, error) {
 	return c, b.checkOperation(c.reads)
 }
 
-// pool is *sql.DB, and types that embed it.
+// pool is *sql.DB, and types that report the largest number of their connections as it does.
 type pool interface{ Stats() sql.DBStats }
 
-// poolOf returns v if v is a pool that can be compared with other pools; otherwise nil.
+// poolOf returns the *sql.DB that v is or embeds: a program may give one pool also inside of other
+// types, such as *sqlx.DB. If there is none, poolOf returns v if v is a pool that can be compared
+// with other pools; otherwise nil.
 func poolOf(v any) pool {
+	if db := embedded(reflect.ValueOf(v)); db != nil {
+		return db
+	}
 	p, ok := v.(pool)
 	if !ok || !reflect.TypeOf(v).Comparable() {
 		return nil
 	}
 	return p
+}
+
+// embedded returns the *sql.DB that v is or embeds, or nil.
+func embedded(v reflect.Value) *sql.DB {
+	if !v.IsValid() || !v.CanInterface() {
+		return nil
+	}
+	if db, ok := reflect.TypeAssert[*sql.DB](v); ok {
+		return db
+	}
+	if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
+		return nil
+	}
+	f, ok := v.Type().FieldByName("DB") // the name of an embedded *sql.DB
+	if !ok || !f.Anonymous {
+		return nil
+	}
+	inner, err := v.FieldByIndexErr(f.Index)
+	if err != nil {
+		return nil
+	}
+	return embedded(inner)
 }
 
 // maxKey is the length of the longest key that the columns and every database's index can hold.

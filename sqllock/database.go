@@ -60,7 +60,9 @@ type Database[T any] struct {
 	// settings of the session would stay on the connection.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, Transaction, error)
 	// Pool identifies the database: its *sql.DB, or a type that embeds *sql.DB. With Pool, Do
-	// recognizes nested transactions that would wait for each other. nil: the database is unknown.
+	// recognizes nested transactions that would wait for each other. It does not recognize them on
+	// two pools of one database, such as a *pgxpool.Pool and the *sql.DB of stdlib.OpenDBFromPool:
+	// the inner one waits until its ctx ends. nil: the database is unknown.
 	Pool any
 }
 

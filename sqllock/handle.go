@@ -85,7 +85,9 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 //
 // Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
 // locker.ErrUnsupported: use [Handle.Within]. A Do inside the function of another Do returns
-// locker.ErrUnsupported if the outer transactions use all connections of the pool.
+// locker.ErrUnsupported if the transactions around it use all connections of the pool. The
+// transactions of other callers do not count: if n callers fill a pool of n connections, a Do
+// inside of each waits until its ctx ends. On two pools of one database, see [Database.Pool].
 func (h *Handle[T]) Do(ctx context.Context, rule locker.Rule, fn func(ctx context.Context, tx T) error) error {
 	return h.DoAll(ctx, []locker.Rule{rule}, fn)
 }

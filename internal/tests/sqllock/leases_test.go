@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
+	"github.com/latchkit/latchkit/contrib/sqlxlock"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -274,6 +277,56 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 		})
 		if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "connections of the pool") {
 			t.Errorf("err = %v", err)
+		}
+	})
+}
+
+// A program may give the same pool as a *sql.DB in one place, and inside of another type elsewhere.
+func TestHandlesOfOnePoolAreNestedAsOneWhateverEmbedsThePool(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		type service struct{ *sqlx.DB }
+		l, _ := memory(t)
+		outer, x := handle(t, l, db.DB), sqlx.NewDb(db.DB, db.driver)
+		nothing := func(context.Context, *sqllock.Tx) error { return nil }
+		nothingX := func(context.Context, *sqlx.Tx) error { return nil }
+		hx, err := sqlxlock.New(l, x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		another := locker.Rule{Key: "another"}
+		for name, inner := range map[string]struct {
+			within, do func(ctx context.Context) error
+		}{
+			"sqlx": {
+				func(ctx context.Context) error { return transactWithin(ctx, x, nothing) },
+				func(ctx context.Context) error { return transact(ctx, l, x, another, nothing) },
+			},
+			"sqlxlock": {
+				func(ctx context.Context) error { return hx.Within(ctx, nothingX) },
+				func(ctx context.Context) error { return hx.Do(ctx, another, nothingX) },
+			},
+			"a struct with sqlx": {
+				func(ctx context.Context) error { return transactWithin(ctx, service{x}, nothing) },
+				func(ctx context.Context) error { return transact(ctx, l, &service{x}, another, nothing) },
+			},
+		} {
+			for want, nested := range map[string]func(ctx context.Context) error{
+				"has claimed the key":     inner.within,
+				"connections of the pool": inner.do,
+			} {
+				db.SetMaxOpenConns(0)
+				if want == "connections of the pool" {
+					db.SetMaxOpenConns(1)
+				}
+				err := outer.Do(t.Context(), account, func(ctx context.Context, _ *sqllock.Tx) error {
+					ctx, cancel := context.WithTimeout(ctx, account.TTL/4)
+					defer cancel()
+					return nested(ctx)
+				})
+				if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s: %v, want %q", name, err, want)
+				}
+			}
 		}
 	})
 }
