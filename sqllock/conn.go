@@ -239,8 +239,9 @@ func (s *standard) markOpaque() {
 
 // rowsOpen reports whether the function has left Rows or a Row open, or a statement still runs. The
 // truth is known to database/sql only: each of them holds the read lock closemu of the *sql.Tx,
-// also those of a Stmt and of the *sql.Tx itself. If database/sql has changed, the result is false,
-// and open Rows look like a lost connection.
+// also those of a Stmt and of the *sql.Tx itself. While database/sql rolls back at the end of the
+// transaction's context, it holds closemu too, so the callers also look at the context. If
+// database/sql has changed, the result is false, and open Rows look like a lost connection.
 func (s *standard) rowsOpen() bool {
 	f := reflect.ValueOf(s.Tx).Elem().FieldByName("closemu")
 	if !f.IsValid() {

@@ -39,7 +39,7 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	case errors.Is(err, ErrEnded):
 		return false, err
 	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
-		return a.handleError(err)
+		return a.handleError(ctx, err)
 	}
 	again, err = a.inquire(ctx, err)
 	if again && idle != nil {

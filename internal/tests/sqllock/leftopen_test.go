@@ -3,11 +3,14 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -73,6 +76,42 @@ func TestAFunctionThatLeavesRowsOpenIsNotRepeated(t *testing.T) {
 			})
 		})
 	}
+}
+
+// When ctx ends, database/sql locks the *sql.Tx to roll it back, behind the statement under way.
+// The lock looks as if Rows were open. In this test, the statement lasts, so that the lock lasts.
+func TestTheEndOfCtxIsNotTakenForOpenRows(t *testing.T) {
+	forEach(t, func(t *testing.T, db *database) {
+		l, store := memory(t)
+		running := "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND application_name = '" + db.schema + "'"
+		for want, end := range map[error]func(lease *locker.Lease, cancel func()){
+			context.Canceled: func(_ *locker.Lease, cancel func()) { cancel() },
+			locker.ErrLost: func(lease *locker.Lease, _ func()) {
+				store.Steal(account.Key)
+				_ = lease.Extend(t.Context(), 2*account.TTL)
+			},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			slow := make(chan error, 1)
+			err := transact(ctx, l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				std := tx.SQL()
+				go func() {
+					_, err := std.ExecContext(context.WithoutCancel(ctx), "SELECT pg_sleep(1)")
+					slow <- err
+				}()
+				await(t, "the statement runs", func() bool { return db.number(t, running) > 0 })
+				lease, _ := locker.FromContext(ctx)
+				end(lease, cancel)
+				<-ctx.Done()
+				return nil
+			})
+			cancel()
+			if slowErr := <-slow; !errors.Is(err, want) || strings.Contains(fmt.Sprint(err), "Rows") || slowErr != nil {
+				t.Errorf("%v, want %v; the statement: %v", err, want, slowErr)
+			}
+			store.Free(account.Key)
+		}
+	}, postgres)
 }
 
 // A goroutine that the function has left behind keeps writing. Each of its statements is in the
