@@ -26,7 +26,7 @@ var (
 	// ROLLBACK in the text of a statement, DDL on MySQL, and further statements after an error that
 	// ends transactions. Statements before the function's own COMMIT are committed: call
 	// [Handle.Resolve] with Error.Op. Later statements ran without a claim; on MySQL they were
-	// rolled back.
+	// rolled back. A read-only transaction is not in the ledger, so Resolve returns false for it.
 	ErrEnded = errors.New("the function has ended the transaction before its time; leave COMMIT and ROLLBACK to Do, " +
 		"or after InTx to the code that began the transaction, and return the errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for

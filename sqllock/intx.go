@@ -92,17 +92,16 @@ func (c *Claim) Verify(ctx context.Context) error {
 	if err := a.checkTime(a.marginOf(a.leases)); err != nil {
 		return err
 	}
-	if a.reads {
-		if err := a.checkUnwritten(ctx); err != nil {
-			return err
-		}
-	}
 	if err := a.prove(ctx); err != nil {
 		return err
 	}
-	if a.dialect == Postgres { // its mark stays, so that Verify may be called again
+	if a.dialect != Postgres { // the mark of PostgreSQL stays, so that Verify may be called again
+		if _, err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
+			return err
+		}
+	}
+	if !a.reads {
 		return nil
 	}
-	_, err := a.tx.Exec(ctx, a.stmts["open"])
-	return err
+	return a.checkUnwritten(ctx)
 }

@@ -21,13 +21,13 @@ func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Dur
 			return errLeftOpen
 		}
 	}
-	if a.reads {
-		if err := a.checkUnwritten(ctx); err != nil {
+	if !a.proofRides() {
+		if err := a.prove(ctx); err != nil {
 			return err
 		}
 	}
-	if !a.proofRides() {
-		if err := a.prove(ctx); err != nil {
+	if a.reads { // after the proof: a function that has written may have committed, too
+		if err := a.checkUnwritten(ctx); err != nil {
 			return err
 		}
 	}

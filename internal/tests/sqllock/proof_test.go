@@ -62,6 +62,46 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	}
 }
 
+// SQLite lets a read-only transaction write and commit. Then the error must not be the one after
+// which nothing was changed.
+func TestACommitOfAReadOnlyTransactionIsNoticedOnSQLite(t *testing.T) {
+	db := newDatabase(t, sqlite)
+	l, _ := memory(t)
+	onlyReads := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
+	err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		_, err := tx.ExecContext(ctx, "COMMIT")
+		return errors.Join(deposit(10)(ctx, tx), err)
+	}, onlyReads)
+	if e, ok := errors.AsType[*sqllock.Error](err); !ok || !errors.Is(err, sqllock.ErrEnded) || e.Op == "" {
+		t.Errorf("Do: %v, want ErrEnded with Op", err)
+	}
+	db.checkBalance(t, 110)
+
+	err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }()
+		c, err := handle(t, nil, db, onlyReads).InTx(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(write(ctx, tx, 1, 0), c.Verify(ctx)); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("Verify of a write: %v", err)
+		}
+		if err := c.Verify(ctx); !errors.Is(err, locker.ErrUnsupported) {
+			t.Errorf("Verify again: %v", err)
+		}
+		_, err = tx.ExecContext(ctx, "COMMIT")
+		return errors.Join(c.Verify(ctx), err)
+	})
+	if !errors.Is(err, sqllock.ErrEnded) {
+		t.Errorf("Verify: %v, want ErrEnded", err)
+	}
+	db.checkBalance(t, 0)
+}
+
 // On MySQL and MariaDB, a DDL statement commits the transaction. Do notices this, too.
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db := newDatabase(t, maria)
