@@ -31,7 +31,9 @@ func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Dur
 			return err
 		}
 	}
-	if !detach() { // the lease or the caller's context has ended
+	// The lease or the caller's context may have ended. The function may see the end of ctx before
+	// detach does, because package context tells the contexts of ctx one after the other.
+	if !detach() || ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if a.reads {

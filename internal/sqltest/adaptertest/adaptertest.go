@@ -43,6 +43,7 @@ func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 		"an operation happens once":                            (*bank[T]).doneOnce,
 		"a transaction that somebody else began is claimed in": (*bank[T]).inTx,
 		"a function that is nil is an error":                   (*bank[T]).noFunction,
+		"no COMMIT is sent after the end of ctx was seen":      (*bank[T]).seesTheEnd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()
@@ -192,4 +193,31 @@ func (b *bank[T]) noFunction() {
 	if err := b.Do(b.t.Context(), Account, nil); err == nil {
 		b.t.Error("a function that is nil was accepted")
 	}
+}
+
+// seesTheEnd lets the function see the end of its context before sqllock is told: package context
+// tells the contexts that were made of it one after the other, and here they are many.
+func (b *bank[T]) seesTheEnd() {
+	ctx, cancel := context.WithCancel(b.t.Context())
+	defer cancel()
+	var free []context.CancelFunc
+	err := b.Do(ctx, Account, func(ctx context.Context, tx T) error {
+		if err := b.Deposit(ctx, tx, 10); err != nil {
+			return err
+		}
+		for range 20_000 {
+			_, cancel := context.WithCancel(ctx)
+			free = append(free, cancel)
+		}
+		go cancel()
+		<-ctx.Done()
+		return nil
+	})
+	for _, f := range free {
+		f()
+	}
+	if !errors.Is(err, context.Canceled) {
+		b.t.Errorf("err = %v, want context.Canceled", err)
+	}
+	b.wantBalance(100)
 }
