@@ -26,9 +26,9 @@ import (
 //
 // The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique for
 // exactly as long as asynq keeps it in its queue: in the states scheduled, pending, active and
-// retry, and in the state completed until its Retention is over. In the state archived, it prevents
-// a new task only if the Client has no Inspector. [asynq.Unique] uses a separate lock instead,
-// which can end before or after the task.
+// retry, and in the state completed until its Retention is over and asynq has removed it, some
+// seconds later. In the state archived, it prevents a new task only if the Client has no Inspector.
+// [asynq.Unique] uses a separate lock instead, which can end before or after the task.
 //
 // With an Inspector, a new task beside an archived one has a number in its ID. If the archived task
 // is deleted before the new task has ended, the first ID is free, so a second new task can be

@@ -141,8 +141,8 @@ func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d 
 // sees every use of the transaction. So after [Tx.SQL] or [Tx.PrepareContext], the limit stays
 // fixed. After [Tx.QueryRowContext], it stays fixed until the next statement, because database/sql
 // does not show whether the Row was scanned: before long work, use [Tx.QueryContext], whose Rows
-// show when they are closed. If the server has ended the transaction for idleness, the error is
-// ErrIdle.
+// show when they are closed. While Rows are open, it stays fixed, too. If the server has ended the
+// transaction for idleness, the error is ErrIdle.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
 
 // WithAnswerWithin sets the longest wait for the answer to a COMMIT or a ROLLBACK. If a COMMIT gets
