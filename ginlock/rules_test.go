@@ -213,6 +213,46 @@ POST /visits: {lock: none}
 	}
 }
 
+// The decoder reads the first document only, so the rules of the others would guard nothing.
+func TestRulesInASecondDocumentAreNotLost(t *testing.T) {
+	const one, two = "POST /a:\n  key: a\n", "POST /b:\n  key: b\n"
+	for _, text := range []string{one + "---\n" + two, "---\n" + one + "...\n" + two, one + "---\n---\n" + two} {
+		rules, err := ginlock.ParseRules([]byte(text))
+		line := fmt.Sprintf("line %d begins a second document; write all rules into one", strings.Count(text, "\n")-1)
+		if err == nil || !strings.Contains(err.Error(), line) {
+			t.Errorf("%q: %v, %v, want %s", text, rules, err, line)
+		}
+	}
+	for _, text := range []string{"---\n" + one + "---\n", one + "...\n", "--- # ours\n" + one + "... # the end\n", "%YAML 1.2\n---\n" + one} {
+		rules, err := ginlock.ParseRules([]byte(text))
+		if err != nil || rules["POST /a"].Key != "a" {
+			t.Errorf("%q: %v, %v", text, rules, err)
+		}
+	}
+}
+
+// A member without a value would have no effect: without once-for, the work is repeated.
+func TestAMemberWithoutAValueIsNotTakenAsLeftOut(t *testing.T) {
+	for _, member := range []string{
+		"once-for:", "once-for: ''", `idempotency: ""`, "limit: ~", "keys: []", "lock: null", "wait: ''", "mode:", "status:",
+		"max-body:", "fail-open:", "name: |", "ttl: &t", "name: !!str ''",
+	} {
+		name, _, _ := strings.Cut(member, ":")
+		for _, text := range []string{"POST /a:\n  key: a\n  " + member + "\nPOST /b: {key: b}\n", "# ours\nPOST /b: &b\n  " + member + "\nPOST /a: {key: a}\n"} {
+			rules, err := ginlock.ParseRules([]byte(text))
+			if want := "line 3: " + name + " has no value; write the value, or leave " + name + " out"; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %+v, %v, want %s", text, rules, err, want)
+			}
+		}
+	}
+	_, err := ginlock.ParseRules([]byte("POST /a:\nPOST /b: {key: , ttl: soon}\n"))
+	for _, want := range []string{"line 1: POST /a has no value", "line 2: key has no value", `its ttl "soon" is no time`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 func TestModeByMethod(t *testing.T) {
 	for method, want := range map[string]locker.Mode{
 		"GET": locker.Shared, "HEAD": locker.Shared, "OPTIONS": locker.Shared, "TRACE": locker.Shared,

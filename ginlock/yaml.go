@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
@@ -31,15 +35,14 @@ import (
 //
 // Further members are name, ttl, keep-for, end-after, once-for, status, fail-open, lifetime,
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
-// stall-timeout. An unknown or repeated member is an error with its position. A text without rules
-// is an error, too.
+// stall-timeout. An unknown or repeated member, or a member without a value, is an error with its
+// position. A text without rules, or with several documents, is an error, too.
 func ParseRules(text []byte) (httplock.Rules, error) {
-	var written map[string]writtenRule
-	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
+	written, errs, err := read(text)
+	if err != nil {
 		return nil, fmt.Errorf("ginlock: the rules cannot be read: %w", err)
 	}
 	rules := make(httplock.Rules, len(written))
-	var errs []error
 	for _, route := range slices.Sorted(maps.Keys(written)) {
 		rule, err := written[route].rule()
 		if err != nil {
@@ -54,6 +57,76 @@ func ParseRules(text []byte) (httplock.Rules, error) {
 		return nil, errors.New("ginlock: there are no rules in the text; is the file empty, or is it the wrong file?")
 	}
 	return rules, nil
+}
+
+// read decodes the only document of text. empty has an error for each member without a value, which
+// the decoder takes for a member that is left out.
+func read(text []byte) (written map[string]writtenRule, empty emptyMembers, err error) {
+	tokens := lexer.Tokenize(string(text))
+	if line := secondDocument(tokens); line > 0 {
+		return nil, nil, fmt.Errorf("line %d begins a second document; write all rules into one document, without --- or ... between them", line)
+	}
+	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
+		return nil, nil, err
+	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, doc := range file.Docs {
+		ast.Walk(&empty, doc.Body)
+	}
+	return written, empty, nil
+}
+
+// secondDocument returns the line in which a second document begins, or 0. The decoder reads the
+// first document only, and the parser loses a document after two markers.
+func secondDocument(tokens token.Tokens) int {
+	begun, ended, directive := false, false, 0
+	for _, t := range tokens {
+		switch line := t.Position.Line; {
+		case t.Type == token.CommentType, line == directive:
+		case t.Type == token.DirectiveType:
+			directive = line // it stands before a document
+		case t.Type == token.DocumentHeaderType, t.Type == token.DocumentEndType:
+			ended = begun
+		case ended:
+			return line
+		default:
+			begun = true
+		}
+	}
+	return 0
+}
+
+// emptyMembers has an error for each member without a value among the nodes that it has visited.
+type emptyMembers []error
+
+// Visit looks at one node.
+func (e *emptyMembers) Visit(n ast.Node) ast.Visitor {
+	if m, ok := n.(*ast.MappingValueNode); ok && isEmpty(m.Value) {
+		*e = append(*e, fmt.Errorf("ginlock: line %d: %s has no value; write the value, or leave %[2]s out",
+			m.Key.GetToken().Position.Line, m.Key))
+	}
+	return e
+}
+
+func isEmpty(value ast.Node) bool {
+	switch v := value.(type) {
+	case nil, *ast.NullNode:
+		return true
+	case *ast.StringNode:
+		return v.Value == ""
+	case *ast.LiteralNode:
+		return isEmpty(v.Value)
+	case *ast.SequenceNode:
+		return len(v.Values) == 0
+	case *ast.AnchorNode:
+		return isEmpty(v.Value)
+	case *ast.TagNode:
+		return isEmpty(v.Value)
+	}
+	return false
 }
 
 // writtenRule is the YAML form of a Rule.
