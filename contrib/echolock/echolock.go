@@ -156,19 +156,34 @@ func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
 
 func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	locked := lock(framework.Resume)
-	var known sync.Map // *echo.Echo → its paths for unknown requests
+	unknown := table[bool]{read: pathsOfUnknown}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			paths, ok := known.Load(c.Echo())
-			if !ok { // the first request of this Echo: now all of its routes are registered
-				paths, _ = known.LoadOrStore(c.Echo(), pathsOfUnknown(c.Echo()))
-			}
-			if paths.(map[string]bool)[c.Path()] {
+			if unknown.at(c, func(unknown bool) bool { return !unknown }) {
 				return next(c)
 			}
 			return serve(c, locked, next)
 		}
 	}
+}
+
+// table keeps what read returns about the paths of each Echo that a middleware serves.
+type table[T any] struct {
+	read  func(*echo.Echo) map[string]T
+	known sync.Map // *echo.Echo → map[string]T
+}
+
+// at returns what read says about c's path. Routes can be registered after the first request, so at
+// reads them again unless a new route cannot change what it knows, which final reports.
+func (t *table[T]) at(c echo.Context, final func(T) bool) T {
+	if known, ok := t.known.Load(c.Echo()); ok {
+		if of := known.(map[string]T)[c.Path()]; final(of) {
+			return of
+		}
+	}
+	paths := t.read(c.Echo())
+	t.known.Store(c.Echo(), paths)
+	return paths[c.Path()]
 }
 
 // pathsOfUnknown returns the paths under which only Group.Use has registered a handler: Echo's own

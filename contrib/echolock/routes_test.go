@@ -405,3 +405,51 @@ func TestA404OfAGroupNeedsNoLock(t *testing.T) {
 		}
 	}
 }
+
+// Tests and warm-ups send requests before all routes are registered. A path that was unknown then,
+// or had another method, must not run its new handler without the lock.
+func TestARouteThatIsRegisteredAfterARequestHasItsLock(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	guard, err := echolock.FromRules(l, httplock.Rules{"POST /a/*": {Key: "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := func(next echo.HandlerFunc) echo.HandlerFunc { return func(c echo.Context) error { return next(c) } }
+	locked := func(c echo.Context) error {
+		_, ok := echolock.FromContext(c)
+		return c.String(http.StatusOK, fmt.Sprint("locked ", ok))
+	}
+	for name, lock := range map[string]echo.MiddlewareFunc{"New": echolock.MustNew(l, "a"), "FromRules": guard.Middleware()} {
+		for _, before := range []string{"", http.MethodGet} {
+			e := echo.New()
+			g := e.Group("/a", lock, pass)
+			if before != "" {
+				g.Add(before, "/*", locked)
+			}
+			if w := request(t, e, "POST", "/a/x", ""); w.Code != http.StatusNotFound {
+				t.Errorf("%s, %q: %d %s", name, before, w.Code, w.Body)
+			}
+			g.POST("/*", locked)
+			if w := request(t, e, "POST", "/a/x", ""); w.Body.String() != "locked true" {
+				t.Errorf("%s, %q: %d %s", name, before, w.Code, w.Body)
+			}
+		}
+	}
+}
+
+// A guard that no request passes guards nothing, although its Rules have their routes.
+func TestAGuardWithoutItsMiddlewareIsNotValid(t *testing.T) {
+	guard, err := echolock.FromRules(lockertest.NewLocker(t, lockertest.NewMemory()), httplock.Rules{"POST /a": {Key: "a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := echo.New()
+	e.POST("/a", func(echo.Context) error { return nil })
+	if err := guard.Validate(e.Routes()); err == nil || !strings.Contains(err.Error(), "no request passes the guard; call e.Use(guard.Middleware())") {
+		t.Error(err)
+	}
+	e.Use(guard.Middleware())
+	if err := guard.Validate(e.Routes()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,12 +1,13 @@
 package echolock
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/labstack/echo/v4"
 
@@ -21,6 +22,7 @@ type Guard struct {
 	guard   *httplock.Guard
 	locks   map[string]http.Handler // by route, such as "POST /orders/:id"
 	refused http.Handler            // answers requests whose route is not clear
+	used    atomic.Bool             // Middleware was called
 }
 
 // FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
@@ -58,7 +60,8 @@ func unclear(r *http.Request) (string, error) {
 // override after the router runs the handler of one method under the Rule of another, or is
 // answered 404 if the path belongs to a Group with middlewares.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
-	var known sync.Map // *echo.Echo → the methods of its paths
+	g.used.Store(true)
+	known := table[[]string]{read: methodsOf}
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			switch {
@@ -67,11 +70,8 @@ func (g *Guard) Middleware() echo.MiddlewareFunc {
 			case is(c.Handler(), notFound):
 				return next(c)
 			}
-			methods, ok := known.Load(c.Echo())
-			if !ok { // the first request of this Echo: now all of its routes are registered
-				methods, _ = known.LoadOrStore(c.Echo(), methodsOf(c.Echo()))
-			}
-			locked, ok := g.lockOf(c, methods.(map[string][]string)[c.Path()])
+			methods := known.at(c, func(methods []string) bool { return slices.Contains(methods, c.Request().Method) })
+			locked, ok := g.lockOf(c, methods)
 			switch {
 			case !ok:
 				return notFound(c)
@@ -141,13 +141,19 @@ func notFound(c echo.Context) error {
 	return found.Handler()(c)
 }
 
-// Validate returns an error that names the Rules without a route. Call it with Echo.Routes() when
-// all routes are registered, and end the program when it fails.
+// Validate returns an error that names the Rules without a route, and an error if Middleware was
+// not called. Call it with Echo.Routes() when all routes are registered, and end the program when
+// it fails. Echo does not say which middlewares a route has. So Validate does not detect that a
+// route is outside of the Group that has the middleware: its requests run without a lock.
 func (g *Guard) Validate(routes []*echo.Route) error {
 	for _, r := range routes {
 		g.guard.Wrap(r.Method+" "+r.Path, framework.Resume)
 	}
-	return g.guard.Validate()
+	var unused error
+	if !g.used.Load() {
+		unused = errors.New("echolock: no request passes the guard; call e.Use(guard.Middleware()) before Validate")
+	}
+	return errors.Join(unused, g.guard.Validate())
 }
 
 // params returns the names of the parameters of a path such as "/orders/:id/files/*".
