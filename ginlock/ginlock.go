@@ -206,7 +206,7 @@ func (sources) JSON(r *http.Request) bool {
 }
 
 // Body returns the body as it has arrived: Gin decodes no bodies.
-func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
+func (sources) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
 	return framework.Unencoded(r, raw)
 }
 

@@ -267,7 +267,7 @@ func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 	if err != nil || len(raw) == 0 {
 		return nil, err
 	}
-	data, err := c.reader.Sources.Body(r, raw)
+	data, err := c.reader.Sources.Body(r, raw, c.maxBody)
 	if err == nil && int64(len(data)) > c.maxBody {
 		return nil, errBodyTooLarge
 	}
@@ -337,4 +337,6 @@ func (netHTTP) JSON(r *http.Request) bool {
 }
 
 // Body returns the body as it has arrived: net/http decodes no bodies.
-func (netHTTP) Body(r *http.Request, raw []byte) ([]byte, error) { return framework.Unencoded(r, raw) }
+func (netHTTP) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
+	return framework.Unencoded(r, raw)
+}

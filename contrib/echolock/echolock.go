@@ -136,7 +136,7 @@ func (sources) JSON(r *http.Request) bool {
 
 // Body returns the body as it has arrived: Echo itself decodes no bodies. Its middleware Decompress
 // does, and keeps the header.
-func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
+func (sources) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
 	return framework.Unencoded(r, raw)
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
 
 	"github.com/latchkit/latchkit/contrib/fiberlock"
 	"github.com/latchkit/latchkit/httplock"
@@ -177,6 +178,41 @@ func TestACompressedFormIsNotDecodedBeforeTheLock(t *testing.T) {
 	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > size/4 {
 		t.Errorf("a request of %d bytes has used %d bytes of memory", len(sent), n)
+	}
+}
+
+// c.Body decodes a body without a limit, so a short body for a key could take all of the memory
+// before it is refused.
+func TestACompressedBodyIsDecodedUpToWithMaxBody(t *testing.T) {
+	const size = 64 << 20
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "stock:{body.sku}", httplock.WithMaxBody(1000)), func(c fiber.Ctx) error {
+		return c.Send(c.Body())
+	})
+	for _, twice := range []bool{false, true} {
+		for n, want := range map[int]int{990: http.StatusOK, 1000: http.StatusRequestEntityTooLarge, size: http.StatusRequestEntityTooLarge} {
+			sent := fasthttp.AppendGzipBytes(nil, []byte(`{"sku":"`+strings.Repeat("a", n)+`"}`))
+			encoding := "gzip"
+			if twice {
+				sent, encoding = fasthttp.AppendBrotliBytes(nil, sent), "gzip, br"
+			}
+			if len(sent) > 1000 {
+				sent = fasthttp.AppendGzipBytes(nil, sent)
+				encoding += ", gzip"
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			code, body, _ := s.send(t, "/orders/1", string(sent), "Content-Type", "application/json", "Content-Encoding", encoding)
+			runtime.ReadMemStats(&after)
+			if code != want || code == http.StatusOK && len(body) != n+10 {
+				t.Errorf("%d bytes, %s, %d bytes sent: %d %.100s, want %d", n, encoding, len(sent), code, body, want)
+			}
+			if used := after.TotalAlloc - before.TotalAlloc; used > size/4 {
+				t.Errorf("%s: a request of %d bytes has used %d bytes of memory", encoding, len(sent), used)
+			}
+		}
+	}
+	if code, body, _ := s.send(t, "/orders/1", "no gzip", "Content-Type", "application/json", "Content-Encoding", "gzip"); code != http.StatusBadRequest {
+		t.Errorf("%d %s", code, body)
 	}
 }
 

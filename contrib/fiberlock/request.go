@@ -241,16 +241,58 @@ func (sources) JSON(r *http.Request) bool {
 	return binder.FilterFlags(utils.ParseVendorSpecificContentType(contentType)) == fiber.MIMEApplicationJSON
 }
 
-// Body returns c.Body, which is decoded as the Content-Encoding says. A body is refused if it is
-// JSON both before and after, because a handler may also read c.BodyRaw.
-func (sources) Body(r *http.Request, raw []byte) ([]byte, error) {
-	c := Ctx(r)
-	if c.Request().IsBodyStream() {
-		c.Request().SetBody(raw)
+// Body returns what c.Body returns: the body, decoded as the Content-Encoding says. c.Body decodes
+// without a limit, and a short body can be decoded to gigabytes. So Body decodes by itself, and
+// stops after most bytes. A body is refused if it is JSON both before and after, because a handler
+// may also read c.BodyRaw.
+func (sources) Body(r *http.Request, raw []byte, most int64) ([]byte, error) {
+	encodings := string(Ctx(r).Request().Header.ContentEncoding())
+	if encodings == "" {
+		return raw, nil
 	}
-	decoded := bytes.Clone(c.Body())
+	decoded := raw
+	for _, encoding := range slices.Backward(strings.Split(strings.ToLower(encodings), ",")) {
+		encoding = strings.TrimSpace(encoding)
+		if encoding == fiber.StrIdentity {
+			continue
+		}
+		decode, known := decoders[encoding]
+		if !known {
+			return nil, framework.ErrEncoding
+		}
+		to := &limited{most: most}
+		if _, err := decode(to, decoded); errors.Is(err, errTooLong) {
+			return to.Bytes(), nil
+		} else if err != nil {
+			return nil, err
+		}
+		decoded = to.Bytes()
+	}
 	if !bytes.Equal(decoded, raw) && json.Valid(raw) {
 		return nil, framework.ErrEncoding
 	}
 	return decoded, nil
+}
+
+// decoders has the functions by which Fiber decodes a body.
+var decoders = map[string]func(w io.Writer, p []byte) (int, error){
+	fiber.StrGzip: fasthttp.WriteGunzip, "x-gzip": fasthttp.WriteGunzip, fiber.StrDeflate: fasthttp.WriteInflate,
+	fiber.StrBr: fasthttp.WriteUnbrotli, fiber.StrBrotli: fasthttp.WriteUnbrotli, fiber.StrZstd: fasthttp.WriteUnzstd,
+}
+
+// limited keeps what is written to it, until this is longer than most.
+type limited struct {
+	bytes.Buffer
+	most int64
+}
+
+var errTooLong = errors.New("the decoded body is too long")
+
+// Write fails when it has written more than most bytes.
+func (l *limited) Write(p []byte) (int, error) {
+	n, _ := l.Buffer.Write(p) // never fails
+	if int64(l.Len()) > l.most {
+		return n, errTooLong
+	}
+	return n, nil
 }

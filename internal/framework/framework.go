@@ -46,9 +46,10 @@ type Sources interface {
 	IP(r *http.Request) string
 	// JSON reports whether the binding parses the body of r as JSON.
 	JSON(r *http.Request) bool
-	// Body returns the body as handlers see it, of which raw has arrived. If the framework decodes
-	// no bodies, Body returns [Unencoded].
-	Body(r *http.Request, raw []byte) ([]byte, error)
+	// Body returns the body as handlers see it, of which raw has arrived. If the body has more
+	// bytes than most, Body may return only its beginning, which must be longer than most. If the
+	// framework decodes no bodies, Body returns [Unencoded].
+	Body(r *http.Request, raw []byte, most int64) ([]byte, error)
 }
 
 // ErrEncoding is the error of a body that a handler may read in another form than the key.
