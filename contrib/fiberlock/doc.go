@@ -17,6 +17,10 @@
 // the stream fails then, nothing of it is sent or stored, and the ErrorHandler writes the reply. A
 // hijacked connection, such as a WebSocket, is also used after the release of the lock.
 //
+// c.End sends the response at once. So a handler that calls c.End replies before its lock is
+// released, also if the lock is lost, and the response is not held back. Do not call it behind a
+// lock: return instead.
+//
 // fasthttp reads the body of a request before it calls a handler. In an app with
 // StreamRequestBody, fiberlock reads the body before the lock is taken. A body longer than
 // httplock.WithMaxBody gets the reply 413, unless httplock.WithStreamedBody leaves the body to the
@@ -26,6 +30,14 @@
 // fasthttp does not detect that a client disconnects. On Linux, fiberlock detects this while the
 // request waits for its lock, and ends the wait within half a second. When a client disconnects
 // during its handler, the handler continues.
+//
+// Do not use Fiber's middleware timeout in a guarded route. It runs a handler in another goroutine,
+// and replies itself when the time is over. Inside of the lock, it ends the lock while the handler
+// continues. Outside of the lock, a handler that writes its response after that time writes it
+// together with timeout, which is a data race, as without a lock. fiberlock itself writes no reply
+// then. Limit the wait by httplock.WithWait and the work by the Rule's EndAfter. Or let a middleware
+// outside of the lock call c.SetContext with a context that has a deadline. When this deadline has
+// ended the wait or the handler, fiberlock returns an error, and the ErrorHandler writes the reply.
 //
 // c.Context() is the context that ends with the lock. Fiber's c itself is a context too, but this
 // context never ends.

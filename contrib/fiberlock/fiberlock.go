@@ -108,7 +108,8 @@ var reader = framework.Reader{
 type visit struct {
 	framework.Carrier
 	c     fiber.Ctx
-	body  *lazyBody // nil: fasthttp has read the body
+	outer context.Context // of the outer middlewares
+	body  *lazyBody       // nil: fasthttp has read the body
 	reply *reply
 	probe *probe
 	ran   bool
@@ -127,15 +128,22 @@ func handler(lock func(http.Handler) http.Handler) fiber.Handler {
 // framework.Resume under a lock.
 func serve(locked http.Handler) fiber.Handler {
 	return func(c fiber.Ctx) error {
-		ctx, end := context.WithCancel(c.Context())
+		v := &visit{c: c, outer: c.Context()}
+		if v.givenUp() {
+			return v.reason()
+		}
+		v.reply = newReply(c.Response())
+		ctx, end := context.WithCancel(v.outer)
 		defer end()
-		v := &visit{c: c, reply: newReply(c.Response())}
 		v.Carrier = framework.Carrier{Context: ctx, Carried: v}
 		r := v.request()
 		defer func(body io.Closer) { _ = body.Close() }(r.Body)
 		v.probe = newProbe(c.RequestCtx().Conn(), end)
 		defer v.probe.stop()
 		v.handle(locked, r)
+		if v.givenUp() {
+			return v.reason()
+		}
 		if v.body != nil && !v.ran && !v.body.whole {
 			// Otherwise fasthttp would read the rest of the body as the next request.
 			c.RequestCtx().SetConnectionClose()
@@ -152,6 +160,24 @@ func serve(locked http.Handler) fiber.Handler {
 		}
 		return nil
 	}
+}
+
+// givenUp reports whether a middleware may write the reply now in another goroutine, as Fiber's
+// timeout does. It replies when its context ends, and marks c as abandoned a moment later. If the
+// handlers have succeeded, only the mark counts: they have written their response already.
+func (v *visit) givenUp() bool {
+	return v.c.IsAbandoned() || v.outer.Err() != nil && (!v.ran || v.err != nil)
+}
+
+// reason is the error for outer middlewares when fiberlock itself writes no reply.
+func (v *visit) reason() error {
+	if v.err != nil {
+		return v.err
+	}
+	if p, refused := Outcome(v.c); refused && !v.ran {
+		return fiber.NewError(p.Status, p.Title)
+	}
+	return fiber.ErrRequestTimeout
 }
 
 // handle calls locked. It ends the panic of ServeHTTP, because fasthttp has no panic that aborts a
@@ -176,6 +202,10 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.probe.stop()
 	v.ran = true
 	v.err = v.next(r)
+	if v.givenUp() { // the work has no response that could be stored
+		v.err = v.reason()
+		return
+	}
 	if v.err != nil {
 		v.fail(v.err)
 	}
@@ -202,11 +232,19 @@ func (v *visit) next(r *http.Request) error {
 	}
 	before := v.c.Context()
 	v.c.SetContext(r.Context())
-	defer v.c.SetContext(before)
+	restore := func() { v.c.SetContext(before) }
+	defer func() {
+		if !v.c.IsAbandoned() { // otherwise a handler may still use c
+			restore()
+		}
+	}()
 	if encodings := v.c.Get(fiber.HeaderAcceptEncoding); encodings != "" && r.Header.Get(fiber.HeaderAcceptEncoding) == "" {
 		encodings = strings.Clone(encodings)
 		v.c.Request().Header.Del(fiber.HeaderAcceptEncoding) // httplock has removed it, so that the stored response is not compressed
-		defer v.c.Request().Header.Set(fiber.HeaderAcceptEncoding, encodings)
+		restore = func() {
+			v.c.SetContext(before)
+			v.c.Request().Header.Set(fiber.HeaderAcceptEncoding, encodings)
+		}
 	}
 	return v.c.Next()
 }

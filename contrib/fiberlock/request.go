@@ -27,7 +27,7 @@ func (v *visit) request() *http.Request {
 	from := &v.c.RequestCtx().Request
 	uri := string(from.RequestURI())
 	r := &http.Request{
-		Method: strings.Clone(v.c.Method()), RequestURI: uri, Host: string(from.Host()),
+		Method: v.c.Method(), RequestURI: uri, Host: string(from.Host()),
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		RemoteAddr: v.c.RequestCtx().RemoteAddr().String(),
 		Header:     make(http.Header), Body: http.NoBody, ContentLength: int64(from.Header.ContentLength()),
