@@ -119,10 +119,9 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		})
 		if err != nil {
 			switch p := (*grpclock.Problem)(nil); {
-			case ran && errors.As(err, &p): // the handler's answer is not sent, so its header is not sent either
-				t.forgetHeader()
-				side.header.forget()
-				side.trailer.forget()
+			case ran && errors.As(err, &p): // the handler's answer is not sent, so its metadata is not sent either
+				t.refuse()
+				side.forget()
 			case ran: // the metadata is not written into the handler's error, which calls may share
 				t.writeTo(side.header.now, side.trailer.now)
 			}
@@ -145,11 +144,16 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		t := newTransport(conn.Spec().Procedure)
+		side := beside{partOf(conn.ResponseHeader()), partOf(conn.ResponseTrailer())}
 		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn, call: t}
 		err := i.stream(nil, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
 			return next(guarded.Context(), &guardedConn{conn, guarded})
 		})
 		ss.end()
+		if p := (*grpclock.Problem)(nil); errors.As(err, &p) { // what has not left belongs to the answer of the handler
+			t.refuse()
+			side.forget()
+		}
 		t.writeTo(conn.ResponseHeader(), conn.ResponseTrailer())
 		if err != nil {
 			return t.failure(err)
@@ -194,9 +198,15 @@ func storable(h http.Header) metadata.MD {
 	return md
 }
 
-// beside is the metadata that connect sends beside the response or the error of a unary handler.
-// Handlers and interceptors set it through connect.CallInfo.
+// beside is the metadata that connect sends beside the response or the error of a unary handler, or
+// with a stream. Handlers and interceptors set it through connect.CallInfo, or in the stream.
 type beside struct{ header, trailer part }
+
+// forget removes what the handler has set.
+func (b beside) forget() {
+	b.header.forget()
+	b.trailer.forget()
+}
 
 func besideOf(ctx context.Context) beside {
 	info, ok := connect.CallInfoForHandlerContext(ctx)
@@ -212,10 +222,17 @@ type part struct{ now, before http.Header }
 
 func partOf(h http.Header) part { return part{h, h.Clone()} }
 
-// added returns what the handler has set.
+// added returns what the handler has set. It may have added values to those of an interceptor.
 func (p part) added() http.Header {
-	h := maps.Clone(p.now)
-	maps.DeleteFunc(h, func(name string, values []string) bool { return slices.Equal(values, p.before[name]) })
+	h := make(http.Header)
+	for name, values := range p.now {
+		if before := p.before[name]; len(values) >= len(before) && slices.Equal(values[:len(before)], before) {
+			values = values[len(before):]
+		}
+		if len(values) > 0 {
+			h[name] = values
+		}
+	}
 	return h
 }
 

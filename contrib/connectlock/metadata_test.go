@@ -114,11 +114,13 @@ func TestARepeatedAnswerHasTheMetadataOfCallInfo(t *testing.T) {
 					return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 						info, _ := connect.CallInfoForHandlerContext(ctx)
 						info.ResponseHeader().Set("X-Call", strconv.Itoa(int(calls.Add(1))))
+						info.ResponseHeader().Set("X-Both", strconv.Itoa(int(calls.Load())))
 						return next(ctx, r)
 					}
 				},
 				simple: func(ctx context.Context, order *shop.Order) (*shop.Receipt, error) {
 					info, _ := connect.CallInfoForHandlerContext(ctx)
+					info.ResponseHeader().Add("X-Both", "own")
 					info.ResponseHeader()["X-Own"] = []string{"1", "2"}
 					info.ResponseTrailer().Set("X-Last", "3")
 					if !order.GetExpress() {
@@ -135,10 +137,10 @@ func TestARepeatedAnswerHasTheMetadataOfCallInfo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				wantHeader(t, r.Header(), map[string]string{"X-Own": "1 2", "X-Call": strconv.Itoa(int(calls.Load()))})
+				wantHeader(t, r.Header(), map[string]string{"X-Own": "1 2", "X-Call": strconv.Itoa(int(calls.Load())), "X-Both": strconv.Itoa(int(calls.Load())) + " own"})
 				wantHeader(t, r.Trailer(), map[string]string{"X-Last": "3"})
 				_, err = c.CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: true}))
-				wantMeta(t, err, map[string]string{"X-Own": "1 2", "X-Last": "3", "X-Why": "4", "X-Call": strconv.Itoa(int(calls.Load()))})
+				wantMeta(t, err, map[string]string{"X-Own": "1 2", "X-Last": "3", "X-Why": "4", "X-Call": strconv.Itoa(int(calls.Load())), "X-Both": strconv.Itoa(int(calls.Load())) + " own"})
 			}
 		})
 	}
@@ -242,6 +244,7 @@ func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
 						h.Set("X-Own", "of the handler")
 					}
 					_ = grpc.SetHeader(ctx, metadata.Pairs("x-own", "of the handler"))
+					_ = grpc.SetTrailer(ctx, metadata.Pairs("x-own", "of the handler", "grpc-retry-pushback-ms", "7"))
 					if r.Msg.GetExpress() {
 						return nil, context.Cause(ctx)
 					}
@@ -250,7 +253,38 @@ func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
 			}, rules, stores)
 			_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: express}))
 			want(t, err, connect.CodeAborted, grpclock.ReasonLost)
-			wantMeta(t, err, map[string]string{"X-Own": ""})
+			wantMeta(t, err, map[string]string{"X-Own": "", "Grpc-Retry-Pushback-Ms": "-1"})
+		})
+	}
+}
+
+// What a stream's handler has set belongs to its answer, also if it has sent no message yet.
+func TestARefusedStreamHasNoMetadataOfItsHandler(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := lockertest.NewMemory()
+			s := serve(t, lockertest.NewLocker(t, store), handlers{
+				watch: func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+					store.Steal("order:42")
+					<-ctx.Done()
+					s.ResponseHeader().Set("X-Own", "of the handler")
+					s.ResponseTrailer().Set("X-Own", "of the handler")
+					_ = grpc.SetHeader(ctx, metadata.Pairs("x-own", "of the handler"))
+					_ = grpc.SetTrailer(ctx, metadata.Pairs("x-own", "of the handler"))
+					return nil
+				},
+			}, grpclock.FromDescriptors())
+			w, err := client(s, shop.Shop_Watch_FullMethodName, opts...).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for w.Receive() {
+			}
+			want(t, w.Err(), connect.CodeAborted, grpclock.ReasonLost)
+			wantMeta(t, w.Err(), map[string]string{"X-Own": "", "Grpc-Retry-Pushback-Ms": "-1"})
+			wantHeader(t, w.ResponseHeader(), map[string]string{"X-Own": ""})
+			_ = w.Close()
 		})
 	}
 }

@@ -56,18 +56,33 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 // writeTo moves the collected metadata to a response. The failure of a stream must not repeat what
 // the response of the stream has already.
 func (t *transport) writeTo(head, trail http.Header) {
+	t.writeHeader(head)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	header(trail, t.trailer)
+	t.trailer = nil
+}
+
+// writeHeader moves the collected header to a response.
+func (t *transport) writeHeader(head http.Header) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	header(head, t.header)
-	header(trail, t.trailer)
-	t.header, t.trailer = nil, nil
+	t.header = nil
 }
 
-// forgetHeader removes the collected header of an answer that is not sent.
-func (t *transport) forgetHeader() {
+// pushback is the trailer that grpclock sets for a refusal.
+const pushback = "grpc-retry-pushback-ms"
+
+// refuse removes the collected metadata of an answer that is not sent. What is left is the trailer
+// of the refusal, which grpclock sets after the handler, or while it runs.
+func (t *transport) refuse() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.header = nil
+	if values := t.trailer[pushback]; len(values) > 0 {
+		t.trailer = metadata.MD{pushback: values[len(values)-1:]}
+	}
 }
 
 // keep returns a function that undoes what was set since the call of keep.
@@ -184,7 +199,7 @@ func (s *serverStream) SendMsg(m any) error {
 	if s.over {
 		return errOver
 	}
-	s.call.writeTo(s.conn.ResponseHeader(), s.conn.ResponseTrailer()) // the header leaves with the first message
+	s.call.writeHeader(s.conn.ResponseHeader()) // the header leaves with the first message
 	return s.conn.Send(m)
 }
 
