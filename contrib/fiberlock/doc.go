@@ -15,7 +15,8 @@
 // streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
 // [NewIdempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. If
 // the stream fails then, nothing of it is sent or stored, and the ErrorHandler writes the reply. A
-// hijacked connection, such as a WebSocket, is also used after the release of the lock.
+// hijacked connection, such as a WebSocket, is also used after the release of the lock. Do not
+// hijack under [NewIdempotency]: a repeated request gets an empty reply 200 instead.
 //
 // c.End sends the response at once. So a handler that calls c.End replies before its lock is
 // released, also if the lock is lost, and the response is not held back. Do not call it behind a
@@ -35,9 +36,10 @@
 // and replies itself when the time is over. Inside of the lock, it ends the lock while the handler
 // continues. Outside of the lock, a handler that writes its response after that time writes it
 // together with timeout, which is a data race, as without a lock. fiberlock itself writes no reply
-// then. Limit the wait by httplock.WithWait and the work by the Rule's EndAfter. Or let a middleware
-// outside of the lock call c.SetContext with a context that has a deadline. When this deadline has
-// ended the wait or the handler, fiberlock returns an error, and the ErrorHandler writes the reply.
+// then. Limit the wait by httplock.WithWait and the work by the Rule's EndAfter. Or let a
+// middleware outside of the lock call c.SetContext with a context that has a deadline. When this
+// deadline has ended the wait or the handler, fiberlock returns an error, and the ErrorHandler
+// writes the reply.
 //
 // c.Context() is the context that ends with the lock. Fiber's c itself is a context too, but this
 // context never ends.
