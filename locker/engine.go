@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,11 +159,11 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
-// returned, their leases are released and unclear calls are undone. It waits at most until ctx
-// ends. While Close waits, the leases are renewed. A key that is still held after Close stays
-// locked until its TTL is over. Leases that were taken with Acquire may be released after Close,
-// except on a Locker of Open, whose client Close ends. The client of [Open] is closed. Any other
-// client belongs to the caller and stays open.
+// returned, their leases are released and unclear calls are undone. It waits at most until 50 ms
+// after the end of ctx. While Close waits, the leases are renewed. A key that is still held after
+// Close stays locked until its TTL is over. Leases that were taken with Acquire may be released
+// after Close, except on a Locker of Open, whose client Close ends. The client of [Open] is closed.
+// Any other client belongs to the caller and stays open.
 //
 // If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
@@ -173,10 +174,12 @@ func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.closure.once.Do(func() { first = true })
 	if !first {
+		ending, stop := lastMoment(ctx)
+		defer stop()
 		select {
 		case <-e.closure.over:
 			return e.closure.err
-		case <-ctx.Done():
+		case <-ending.Done():
 			return &Error{Op: OpClose, Err: ctx.Err()}
 		}
 	}
@@ -189,22 +192,24 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.endContexts()
 	var err error
 	unfinished := "" // what the error is about
-	await := func(what string, wait func(context.Context) error) {
+	ending, stop := lastMoment(ctx)
+	defer stop()
+	await := func(ctx context.Context, what string, wait func(context.Context) error) {
 		if failed := wait(ctx); failed != nil && err == nil {
 			err, unfinished = failed, what
 		}
 	}
-	await("calls of Acquire", e.acquires.Wait)
-	await("functions of Run", e.runs.Wait)
-	await("releases", e.departures.tasks.Wait)
+	await(ctx, "calls of Acquire", e.acquires.Wait)
+	await(ctx, "functions of Run", e.runs.Wait)
+	await(ctx, "releases", e.departures.tasks.Wait)
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
 	}
 	e.cancelBackground()
-	await("releases that the server has not answered", e.steps.Close)
-	await("calls in the background", e.calls.Stop)
-	await("subscriptions", func(ctx context.Context) error {
+	await(ending, "releases that the server has not answered", e.steps.Close)
+	await(ending, "calls in the background", e.calls.Stop)
+	await(ending, "subscriptions", func(ctx context.Context) error {
 		select {
 		case <-silent:
 			return nil
@@ -216,9 +221,26 @@ func (e *Engine) Close(ctx context.Context) error {
 		_ = e.owned.Close() // it only closes sockets, which leaves nothing to do
 	}
 	if err != nil {
+		err = cmp.Or(ctx.Err(), err)
 		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
 	}
 	return e.closure.err
+}
+
+// lastMoment returns a context that ends a moment after ctx. What ends at once has ended by then. So
+// a Close whose ctx has ended already, for example by a signal, fails only if something was left.
+func lastMoment(ctx context.Context) (ending context.Context, stop func()) {
+	ending, end := context.WithCancel(context.WithoutCancel(ctx))
+	detach := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(50 * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end()
+		case <-ending.Done():
+		}
+	})
+	return ending, func() { detach(); end() }
 }
 
 // undo repeats the release of ch in the background until it is confirmed or useless.
