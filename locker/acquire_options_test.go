@@ -127,6 +127,8 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
 		"adaptive of 2 ms": {[]locker.Option{locker.WithAdaptiveTTL(2*time.Millisecond, time.Second)}, "ends before its holder learns of it"},
 		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},
+		"jitter of nil":    {[]locker.Option{locker.WithBackoff(locker.Jitter(nil))}, "WithBackoff"},
+		"reserved prefix":  {[]locker.Option{locker.WithPrefix("latchkit:")}, "WithPrefix"},
 		"negative waiters": {[]locker.Option{locker.WithMaxWaiters(-1)}, "WithMaxWaiters"},
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
 	} {
@@ -142,6 +144,19 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 	if _, err := locker.NewFromStore((*lockertest.Memory)(nil)); err == nil {
 		t.Fatal("a nil pointer was accepted as a Store")
 	}
+}
+
+func TestABackoffOfZerosAsksAtMostOnceAMillisecond(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "a"})
+		zeros := lockertest.NewLocker(t, store.NewProcess(), locker.WithoutQueue(), locker.WithBackoff(locker.Exponential(0, 0)))
+		asked := store.Calls(locker.OpAcquire)
+		_, err := zeros.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond})
+		wantErr(t, err, "a", locker.ErrBusy)
+		if n := store.Calls(locker.OpAcquire) - asked; n > 102 {
+			t.Errorf("%d questions in 100 ms", n)
+		}
+	})
 }
 
 func TestThePrefixIsTheStoresAndTheKeyTheCallers(t *testing.T) {

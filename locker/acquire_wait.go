@@ -220,5 +220,9 @@ func (w *waiting) pause(c *caller) (time.Duration, bool) {
 	if w.pauses == nil {
 		w.pauses, w.stop = iter.Pull(c.engine.cfg.backoff)
 	}
-	return w.pauses()
+	d, ok := w.pauses()
+	return max(d, shortestPause), ok
 }
+
+// shortestPause keeps a Backoff of zeros from asking the server without a break.
+const shortestPause = time.Millisecond

@@ -55,8 +55,8 @@ type Rule struct {
 	// waits as long as its caller's context allows; an adapter that answers a client limits the
 	// wait to 5 s; a worker does not wait but puts the task off. If the server gives no answer at
 	// all, Acquire repeats its question for at most 1 s, and then fails with ErrUnavailable. It
-	// waits for the answer to its last question for at most another second, for example while a
-	// Cluster fails over.
+	// waits for the answer to its last question for at most another second, while a Cluster fails
+	// over for at most two.
 	Wait time.Duration
 	// KeepFor keeps the key locked for this long after the grant, even if the lease is released
 	// sooner. It suppresses duplicates of a job that several schedulers start at slightly different

@@ -82,8 +82,9 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default, and a process logs each of them at most once. An Engine
-// gives each warning to its Warner at most once.
+// a Warner, warnings go to slog.Default. An Engine gives each warning to its Warner at most once,
+// and a process logs each warning about a server at most once, but those about a quorum's nodes
+// once for each Engine.
 type Warner interface {
 	Warn(Warning)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -106,6 +107,8 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithReplicaAck(%d, %v); give at least one replica and at least 1ms, or leave the option out", c.replicas, c.ackedWithin)
 	case len(c.prefix) > store.MaxKeyBytes/2:
 		return fmt.Errorf("latchkit: WithPrefix: %d bytes leave no room for keys; at most %d are allowed", len(c.prefix), store.MaxKeyBytes/2)
+	case strings.HasPrefix(c.prefix, store.ReservedPrefix):
+		return fmt.Errorf("latchkit: WithPrefix(%q): keys that start with %q are reserved for the locks' own data; choose another prefix", c.prefix, store.ReservedPrefix)
 	}
 	return nil
 }
@@ -232,7 +235,7 @@ func (c *config) usable(ttl time.Duration) time.Duration { return ttl - c.drift(
 
 // A Backoff is the sequence of pauses between the attempts of one wait. The pauses are used if the
 // waiter cannot be notified, or while the server gives no answer. Each wait starts the sequence
-// again, so one value serves any number of waiters. When the sequence ends, the wait fails with
+// again, so one value serves any number of waiters. A pause lasts at least 1 ms. When the sequence ends, the wait fails with
 // ErrBusy, or with ErrUnavailable if the last attempt of the wait was not answered.
 type Backoff = iter.Seq[time.Duration]
 
@@ -243,4 +246,9 @@ func Exponential(first, most time.Duration) Backoff { return calls.Doubling(firs
 
 // Jitter replaces each pause of b by a random pause between half of its length and its full length.
 // So waiters that were refused at the same time do not ask again at the same time.
-func Jitter(b Backoff) Backoff { return calls.Jittered(b) }
+func Jitter(b Backoff) Backoff {
+	if b == nil {
+		return nil // WithBackoff refuses it
+	}
+	return calls.Jittered(b)
+}

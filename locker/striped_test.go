@@ -215,9 +215,9 @@ func TestAReentrantLockerOverStripesEntersTheStripesOfItsCaller(t *testing.T) {
 		for _, outer := range []locker.Locker{r, s} {
 			err = locker.Run(t.Context(), outer, locker.Rule{Key: one}, func(ctx context.Context) error {
 				for _, key := range []string{one, same} {
-					runNested(t, ctx, r, key)
+					runNested(ctx, t, r, key)
 				}
-				runNested(t, ctx, s, same)
+				runNested(ctx, t, s, same)
 				return locker.RunAll(ctx, r, rulesOf(one, same, other), nothing)
 			})
 			if err != nil || store.Len() != 0 {
@@ -231,7 +231,7 @@ func TestAReentrantLockerOverStripesEntersTheStripesOfItsCaller(t *testing.T) {
 	})
 }
 
-func runNested(t *testing.T, ctx context.Context, l locker.Locker, key string) {
+func runNested(ctx context.Context, t *testing.T, l locker.Locker, key string) {
 	t.Helper()
 	if err := locker.Run(ctx, l, locker.Rule{Key: key, Wait: locker.NoWait}, nothing); err != nil {
 		t.Errorf("a nested acquire of %s: %v", key, err)
