@@ -106,7 +106,7 @@ var _ Locker = (*Engine)(nil)
 // error is ctx.Err(), joined with ErrBusy if a holder was seen, and with ErrUnavailable if a
 // call had no answer yet. When ctx comes from a [Run] or a Lease that holds the same key of
 // this Locker, the error is ErrSelfDeadlock. On a semaphore, a nested Acquire takes further units;
-// it fails only if they can never be free while the caller holds its own.
+// the error is ErrSelfDeadlock if the caller's own leave too few.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if ctx == nil {
 		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
@@ -227,8 +227,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	return e.closure.err
 }
 
-// lastMoment returns a context that ends a moment after ctx. What ends at once has ended by then. So
-// a Close whose ctx has ended already, for example by a signal, fails only if something was left.
+// lastMoment returns a context that ends a moment after ctx. What ends at once has ended by then.
+// So a Close whose ctx has ended already, for example by a signal, fails only if something was
+// left.
 func lastMoment(ctx context.Context) (ending context.Context, stop func()) {
 	ending, end := context.WithCancel(context.WithoutCancel(ctx))
 	detach := context.AfterFunc(ctx, func() {

@@ -184,10 +184,9 @@ func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 // Each permit has a unique fence, but several permits are valid at the same time. So the holder of
 // the permit with the smaller fence may write too. A database therefore cannot refuse a holder by
 // its fence, and sqllock returns ErrUnsupported. [Rule.KeepFor] keeps the units for that time, so
-// at most n leases begin in any period of that length. A nested Acquire takes more units; if they
-// can never be free beside the caller's own, the error is ErrSelfDeadlock. If all holders call
-// Acquire again, each waits for the others for ever, so set a Wait for nested Acquires. A permit
-// cannot be downgraded.
+// at most n leases begin in any period of that length. A nested Acquire takes more units; if the
+// caller's own leave too few, the error is ErrSelfDeadlock. If all holders call Acquire again, each
+// waits for the others for ever, so set a Wait for nested Acquires. A permit cannot be downgraded.
 //
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before

@@ -235,8 +235,9 @@ func (c *config) usable(ttl time.Duration) time.Duration { return ttl - c.drift(
 
 // A Backoff is the sequence of pauses between the attempts of one wait. The pauses are used if the
 // waiter cannot be notified, or while the server gives no answer. Each wait starts the sequence
-// again, so one value serves any number of waiters. A pause lasts at least 1 ms. When the sequence ends, the wait fails with
-// ErrBusy, or with ErrUnavailable if the last attempt of the wait was not answered.
+// again, so one value serves any number of waiters. A pause lasts at least 1 ms. When the sequence
+// ends, the wait fails with ErrBusy, or with ErrUnavailable if the last attempt of the wait was not
+// answered.
 type Backoff = iter.Seq[time.Duration]
 
 // Exponential returns a Backoff that begins with a pause of the length first. Each later pause is

@@ -42,8 +42,8 @@ import (
 //	          completed
 //	Wait      is ignored
 //
-// l may be a Locker of [NewStriped]: then a nested Acquire gets a hold of its stripe, whichever key it
-// names.
+// l may be a Locker of [NewStriped]: then a nested Acquire gets a hold of its stripe, whichever key
+// it names.
 //
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
 // When the Locker is not used any more, close the Engine inside.
@@ -53,7 +53,8 @@ func NewReentrant(l Locker) (Locker, error) {
 	}
 	p := &partLocker{inner: l, reentrant: true}
 	if striped, ok := l.(*partLocker); ok && !striped.reentrant {
-		// In two layers, the outer one would know its own keys only, and a caller would wait for its own stripe.
+		// In two layers, the outer one would know its own keys only, and a caller would wait for its
+		// own stripe.
 		p.inner, p.stripes, p.families = striped.inner, striped.stripes, striped.families
 		return p, nil
 	}

@@ -19,8 +19,8 @@ end
 -- mint returns the first fence, the number of reserved fences, and the new value of the counter,
 -- all in digits. The first fence is larger than every earlier fence and at least the server's
 -- clock. If the block would end more than 100 ms ahead of the clock, only one fence is reserved. So
--- fences grow even after the counter is lost, after 100 ms at most. The format %.0f is needed because Lua's tostring
--- rounds microseconds.
+-- fences grow even after the counter is lost, after 100 ms at most. The format %.0f is needed
+-- because Lua's tostring rounds microseconds.
 local function mint(now, stamp, counter, wanted)
   local fence, block = now, tonumber(wanted)
   local last = tonumber(counter or '0') or 0
