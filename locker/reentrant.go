@@ -53,8 +53,8 @@ func NewReentrant(l Locker) (Locker, error) {
 	}
 	p := &partLocker{inner: l, reentrant: true}
 	if striped, ok := l.(*partLocker); ok && !striped.reentrant {
-		// In two layers, the outer one would know its own keys only, and a caller would wait for its
-		// own stripe.
+		// In two layers, the outer one would know its own keys only, and a caller would wait for
+		// its own stripe.
 		p.inner, p.stripes, p.families = striped.inner, striped.stripes, striped.families
 		return p, nil
 	}
