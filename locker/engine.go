@@ -159,11 +159,11 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
-// returned, their leases are released and unclear calls are undone. It waits at most until 50 ms
-// after the end of ctx. While Close waits, the leases are renewed. A key that is still held after
-// Close stays locked until its TTL is over. Leases that were taken with Acquire may be released
-// after Close, except on a Locker of Open, whose client Close ends. The client of [Open] is closed.
-// Any other client belongs to the caller and stays open.
+// returned, their leases are released and unclear calls are undone. It waits at most until ctx
+// ends, or for 50 ms if ctx ends earlier. While Close waits, the leases are renewed. A key that is
+// still held after Close stays locked until its TTL is over. Leases that were taken with Acquire
+// may be released after Close, except on a Locker of Open, whose client Close ends. The client of
+// [Open] is closed. Any other client belongs to the caller and stays open.
 //
 // If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
@@ -174,7 +174,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.closure.once.Do(func() { first = true })
 	if !first {
-		ending, stop := lastMoment(ctx)
+		ending, stop := atLeastAMoment(ctx)
 		defer stop()
 		select {
 		case <-e.closure.over:
@@ -192,7 +192,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.endContexts()
 	var err error
 	unfinished := "" // what the error is about
-	ending, stop := lastMoment(ctx)
+	ending, stop := atLeastAMoment(ctx)
 	defer stop()
 	await := func(ctx context.Context, what string, wait func(context.Context) error) {
 		if failed := wait(ctx); failed != nil && err == nil {
@@ -227,21 +227,25 @@ func (e *Engine) Close(ctx context.Context) error {
 	return e.closure.err
 }
 
-// lastMoment returns a context that ends a moment after ctx. What ends at once has ended by then.
-// So a Close whose ctx has ended already, for example by a signal, fails only if something was
-// left.
-func lastMoment(ctx context.Context) (ending context.Context, stop func()) {
-	ending, end := context.WithCancel(context.WithoutCancel(ctx))
-	detach := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(50 * time.Millisecond)
+// atLeastAMoment returns a context that ends with ctx, but not before a moment has passed. What
+// ends at once has ended by then. So a Close whose ctx has ended already, for example by a signal,
+// fails only if something was left.
+func atLeastAMoment(ctx context.Context) (ending context.Context, stop func()) {
+	ending, stop = context.WithCancel(context.WithoutCancel(ctx))
+	timer := time.NewTimer(50 * time.Millisecond)
+	go func() {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			end()
 		case <-ending.Done():
 		}
-	})
-	return ending, func() { detach(); end() }
+		select {
+		case <-ctx.Done():
+			stop()
+		case <-ending.Done():
+		}
+	}()
+	return ending, stop
 }
 
 // undo repeats the release of ch in the background until it is confirmed or useless.
