@@ -79,8 +79,9 @@ const pushback = "grpc-retry-pushback-ms"
 func (t *transport) refuse() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.header = nil
-	if values := t.trailer[pushback]; len(values) > 0 {
+	values := t.trailer[pushback]
+	t.header, t.trailer = nil, nil
+	if len(values) > 0 {
 		t.trailer = metadata.MD{pushback: values[len(values)-1:]}
 	}
 }
