@@ -153,7 +153,8 @@ func TestWhoRenews(t *testing.T) {
 }
 
 // When the key of a lock is deleted, latchkit and rueidislock end the context of the holder.
-// redsync and redislock have no such context: their holder learns of the loss at its release.
+// redsync and redislock have no such context: their holder learns of the loss at its next Extend or
+// Refresh, if it calls one, or at its release.
 func TestWhoTellsAHolderOfALoss(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, l compared, server *redistest.Server) {
