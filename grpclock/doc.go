@@ -27,7 +27,6 @@
 //
 // A [RuleMap] has such rules in Go, for methods whose .proto file is not yours. [KeyOf] makes the
 // key with a typed function.
-// Package contrib/connectlock is grpclock for connect-go.
 //
 // # Keys
 //

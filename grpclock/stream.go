@@ -303,7 +303,7 @@ func (s *guardedStream) SendMsg(m any) error {
 
 // await calls f on a goroutine of its own, because f waits for the client. If the stream's context
 // ends first, await returns, and f ends later with the connection. f need not obey the context: it
-// may be the stream of connect-go, or of an interceptor that has set a time limit.
+// may be the stream of an interceptor that has set a time limit.
 func (s *guardedStream) await(f func() error) error {
 	if ended := s.ended(); ended != nil {
 		return ended

@@ -19,8 +19,7 @@ import (
 )
 
 // deaf is a stream whose Recv and Send end with the connection, and not with the stream's context.
-// Streams of connect-go behave like this, and so do streams behind an interceptor with a time
-// limit.
+// Streams behind an interceptor with a time limit behave like this.
 type deaf struct {
 	grpc.ServerStream
 	ctx   context.Context

@@ -17,7 +17,7 @@ import (
 // fronts lists, for each package that users begin with, the name that they read first.
 var fronts = map[string]string{
 	"ginlock": "New", "httplock": "New", "grpclock": "ServerOptions", "asynqlock": "New", "sqllock": "New",
-	"contrib/echolock": "New", "contrib/fiberlock": "New", "contrib/connectlock": "NewInterceptor",
+	"contrib/echolock": "New", "contrib/fiberlock": "New",
 	"contrib/gormlock": "New", "contrib/sqlxlock": "New", "contrib/pgxlock": "New",
 	"contrib/cronlock": "Once", "contrib/gocronlock": "PerTick",
 	"locker/lead": "Run", "locker/optimistic": "Update", "locker/idempotency": "Keeper", "otel": "New",

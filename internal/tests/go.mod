@@ -15,7 +15,6 @@ replace github.com/latchkit/latchkit/contrib/pgxlock => ../../contrib/pgxlock
 replace github.com/latchkit/latchkit/contrib/sqlxlock => ../../contrib/sqlxlock
 
 require (
-	connectrpc.com/connect v1.21.1
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/bsm/redislock v0.9.4
@@ -34,7 +33,6 @@ require (
 	github.com/labstack/echo/v4 v4.16.4
 	github.com/labstack/echo/v5 v5.3.1
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
-	github.com/latchkit/latchkit/contrib/connectlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/cronlock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/echolock v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/fiberlock v0.0.0-00010101000000-000000000000
@@ -148,8 +146,6 @@ require (
 )
 
 replace github.com/latchkit/latchkit/internal/sqltest => ../sqltest
-
-replace github.com/latchkit/latchkit/contrib/connectlock => ../../contrib/connectlock
 
 replace github.com/latchkit/latchkit/contrib/cronlock => ../../contrib/cronlock
 

@@ -17,7 +17,6 @@ import (
 	"github.com/robfig/cron/v3"
 	"gorm.io/gorm"
 
-	"github.com/latchkit/latchkit/contrib/connectlock"
 	"github.com/latchkit/latchkit/contrib/cronlock"
 	"github.com/latchkit/latchkit/contrib/echolock"
 	"github.com/latchkit/latchkit/contrib/fiberlock"
@@ -54,7 +53,6 @@ func (w *world) contribDoors() map[string]any {
 	fiberGuard := must(fiberlock.FromRules(l, httplock.Rules{"GET /": {Key: "k"}}))
 	job := func(context.Context) error { return nil }
 	return map[string]any{
-		"connectlock.NewInterceptor": connectlock.NewInterceptor,
 		"cronlock.Once": func(c *cron.Cron, l locker.Locker, job func(context.Context) error) error {
 			_, err := cronlock.Once(c, l, "@daily", "report", job)
 			return err

@@ -11,13 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/latchkit/latchkit/contrib/connectlock"
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
@@ -233,48 +231,4 @@ func callGRPC(t *testing.T, addr, method string, with []hpack.HeaderField) *http
 			return nil
 		}
 	}
-}
-
-// FuzzConnect calls a server of connect-go by the Connect protocol over HTTP/1.1.
-func FuzzConnect(f *testing.F) {
-	rules := rpcRules()
-	locks, err := connectlock.NewInterceptor(newLocker(f), rules)
-	if err != nil {
-		f.Fatal(err)
-	}
-	if err := rules.Bind(connectlock.Services("latchkit.shop.v1.Shop")); err != nil {
-		f.Fatal(err)
-	}
-	auth := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
-		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-			return next(context.WithValue(ctx, claimsKey{}, claimsOf(r.Header().Get("Authorization"))), r)
-		}
-	})
-	mux := http.NewServeMux()
-	for i, method := range []string{shop.Shop_Place_FullMethodName, shop.Shop_Move_FullMethodName, shop.Shop_Once_FullMethodName} {
-		mux.Handle(method, connect.NewUnaryHandler(method, func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
-			res := connect.NewResponse(&shop.Receipt{})
-			res.Header().Set(seenHeader, tell(locker.LeasesFromContext(ctx), readConnect(ctx, r, sources[i])...))
-			return res, nil
-		}, connect.WithInterceptors(auth, locks)))
-	}
-	addr := serve(f, mux)
-	fuzzRPC(f, func(t *testing.T, method string, fields []hpack.HeaderField) *http.Response {
-		head := ""
-		for _, field := range fields {
-			head += field.Name + ": " + field.Value + "\r\n"
-		}
-		return send(t, addr, fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n%sContent-Length: 2\r\n\r\n{}", method, head))
-	})
-}
-
-func readConnect(ctx context.Context, r *connect.Request[shop.Order], source string) [][]string {
-	switch source {
-	case "meta":
-		return append(readMetadata(ctx, source), one(r.Header().Get("X-Tenant")))
-	case "bin":
-		raw, _ := connect.DecodeBinaryHeader(r.Header().Get("X-Tenant-Bin"))
-		return append(readMetadata(ctx, source), one(string(raw)))
-	}
-	return readClaim(ctx)
 }

@@ -3,14 +3,12 @@ package otellock_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/gofiber/fiber/v3"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -20,15 +18,12 @@ import (
 	"gorm.io/gorm"
 	"gorm.io/gorm/logger"
 
-	"github.com/latchkit/latchkit/contrib/connectlock"
 	"github.com/latchkit/latchkit/contrib/echolock"
 	"github.com/latchkit/latchkit/contrib/fiberlock"
 	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/contrib/pgxlock"
 	"github.com/latchkit/latchkit/contrib/sqlxlock"
-	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/httplock"
-	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -52,25 +47,6 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 			return
 		}
 		_ = reply.Body.Close()
-	},
-	"connectlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
-		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Wait: time.Minute}})
-		locks, err := connectlock.NewInterceptor(l, rules)
-		if err == nil {
-			err = rules.Bind(connectlock.Services("latchkit.shop.v1.Shop"))
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		server := httptest.NewServer(connect.NewUnaryHandler(shop.Shop_Place_FullMethodName,
-			func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
-				work(ctx)
-				return connect.NewResponse(&shop.Receipt{}), nil
-			}, connect.WithInterceptors(locks)))
-		defer server.Close()
-		client := connect.NewClient[shop.Order, shop.Receipt](http.DefaultClient, server.URL+shop.Shop_Place_FullMethodName)
-		_, _ = client.CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "canary"}))
 	},
 	"gormlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		db, err := gorm.Open(gormpostgres.New(gormpostgres.Config{Conn: stdlib.OpenDB(*schema(t))}), &gorm.Config{Logger: logger.Discard})

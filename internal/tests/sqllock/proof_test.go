@@ -350,8 +350,8 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	}
 }
 
-// code is an error like those of connect-go. In connect-go, the code 5 means NotFound. In
-// SQLite it means BUSY, after which Do repeats a transaction.
+// code is an error with a code of its own, as those of RPC have. There, 5 means NotFound. In SQLite
+// it means BUSY, after which Do repeats a transaction.
 type code int
 
 func (c code) Error() string { return "not found" }
