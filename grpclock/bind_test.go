@@ -144,9 +144,8 @@ func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 func TestEveryConstructorRefusesNonsense(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
 	for want, o := range map[string]grpclock.Option{
-		"WithMaxStall(0s)":                  grpclock.WithMaxStall(0),
-		"WithObserve(nil)":                  grpclock.WithObserve(nil),
-		"WithIdempotency: the Store is nil": grpclock.WithIdempotency(grpclock.Idempotency{}),
+		"WithMaxStall(0s)": grpclock.WithMaxStall(0),
+		"WithObserve(nil)": grpclock.WithObserve(nil),
 	} {
 		if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), o); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: "+want) {
 			t.Errorf("%v, want %s", err, want)

@@ -49,8 +49,7 @@ func (g *guard) admit(ctx context.Context, fullMethod string) (*call, error) {
 	return c, nil
 }
 
-// locks returns the complete Rules of the locks of c. If there are no Rules, the call runs without
-// a lock.
+// locks returns the complete Rules of the locks of c.
 func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	locks, err := c.locks(ctx)
 	if err != nil {

@@ -72,9 +72,6 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 		case "name":
 			r.Name = v.String()
 			return nil
-		case "idempotency":
-			r.Idempotency = key.Key(v.String())
-			return nil
 		}
 	case kind == protoreflect.Uint32Kind:
 		switch f.Name() {

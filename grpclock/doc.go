@@ -72,11 +72,6 @@
 // A client that does not read, or sends no message, could hold the lock for ever. [WithMaxStall]
 // limits this time.
 //
-// # Idempotency
-//
-// A unary method with idempotency: "pay:{claim.sub}:{meta.idempotency-key}" gives a repeated call
-// the answer of the first call; see [Idempotency].
-//
 // # Replies
 //
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
@@ -86,18 +81,16 @@
 // policy contains the status code: see [RetryServiceConfig]. [UnaryClientInterceptor] obeys the
 // RetryInfo.
 //
-//	LOCK_BUSY               ABORTED             another call holds the lock; retry
-//	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
-//	ALREADY_DONE            ALREADY_EXISTS      once, idempotency: the work was done before
-//	INVALID_KEY             INVALID_ARGUMENT    a part of the key is missing (BadRequest names it)
-//	IDEMPOTENCY_KEY_REUSED  INVALID_ARGUMENT    the key belongs to a different request
-//	LOCK_UNAVAILABLE        UNAVAILABLE         the lock server is unavailable; retry
-//	LOCK_CLOSED             UNAVAILABLE         this process stops; retry if the handler did not run
-//	LOCK_LOST               ABORTED             the lock ended before the handler; no retry
-//	STREAM_STALLED          DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
-//	NOT_COMMITTED           UNAVAILABLE         an idempotent transaction is unclear; retry
-//	LOCK_MISCONFIGURED      INTERNAL            the rule is wrong, or the Locker does not support it
-//	CALLER_GONE             CANCELLED           the call ended while it waited
+//	LOCK_BUSY           ABORTED             another call holds the lock; retry
+//	TOO_MANY_WAITERS    RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
+//	ALREADY_DONE        ALREADY_EXISTS      once_for: the work was done before
+//	INVALID_KEY         INVALID_ARGUMENT    a part of the key is missing (BadRequest names it)
+//	LOCK_UNAVAILABLE    UNAVAILABLE         the lock server is unavailable; retry
+//	LOCK_CLOSED         UNAVAILABLE         this process stops; retry if the handler did not run
+//	LOCK_LOST           ABORTED             the lock ended before the handler; no retry
+//	STREAM_STALLED      DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
+//	LOCK_MISCONFIGURED  INTERNAL            the rule is wrong, or the Locker does not support it
+//	CALLER_GONE         CANCELLED           the call ended while it waited
 //
 // LOCK_CLOSED has no RetryInfo if the process stopped while the handler worked, because the call
 // may have had an effect.

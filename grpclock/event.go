@@ -17,7 +17,6 @@ type requestObserver interface {
 // These are the results of calls without a Problem.
 const (
 	eventAcquired  = "acquired"
-	eventReplayed  = "replayed"
 	eventUnguarded = "unguarded"
 )
 

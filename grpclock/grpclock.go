@@ -106,7 +106,7 @@ var errFailed = errors.New("the handler failed")
 //	the handler ran, the lock was lost    with ABORTED and the reason LOCK_LOST
 //	the handler did not run               with the Problem that is the reason
 //	the handler panicked                  the panic continues after the release
-func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	c, err := g.admit(ctx, info.FullMethod)
 	switch {
 	case err != nil:
@@ -115,19 +115,11 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return handler(ctx, req)
 	}
 	c.req = req
-	if c.method.idempotency != nil {
-		return g.once(ctx, c, handler)
-	}
-	return g.locked(ctx, c, handler)
-}
-
-// locked runs a unary handler under the locks of its call.
-func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) (resp any, err error) {
 	locks, err := g.locks(ctx, c)
 	switch {
 	case err != nil:
 		return nil, g.refuse(ctx, c, err)
-	case len(locks) == 0 || g.open(ctx, c):
+	case g.open(ctx, c):
 		return handler(ctx, c.req)
 	}
 	ran, began, call := false, time.Now(), ctx

@@ -90,9 +90,6 @@ func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
 		"a key and keys":           {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k", Keys: []key.Key{"l"}}}), "write all keys into Keys"},
 		"a list without a *":       {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.items.sku}"}}), "write items.* for a lock"},
 		"a * without a list":       {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.item.*}"}}), `no field "*"`},
-		"answers without a store":  {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "k:{meta.id}"}}), "add WithIdempotency"},
-		"a stream with answers":    {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Talk_FullMethodName: {Idempotency: "k:{meta.id}"}}), "a stream cannot be answered"},
-		"answers for a list":       {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "k:{req.tags.*}"}}), "a request has one name"},
 	} {
 		err := bind(t, tc.rules, theShop)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

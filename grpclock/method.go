@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,23 +19,19 @@ import (
 
 // method is the compiled rule of one method.
 type method struct {
-	rule        locker.Rule          // without a Key
-	keys        *key.Template[*call] // nil: the rule has only Func or Idempotency
-	made        KeyFunc
-	idempotency *key.Template[*call] // nil: answers are not stored
-	output      string               // the full name of the response's message
-	stall       time.Duration        // 0: the interceptor's default
-	early       bool                 // the keys can be made without the request message
-	err         error                // why the rule is invalid
+	rule  locker.Rule          // without a Key
+	keys  *key.Template[*call] // nil: the keys are made by a function
+	made  KeyFunc
+	stall time.Duration // 0: the interceptor's default
+	early bool          // the keys can be made without the request message
+	err   error         // why the rule is invalid
 }
 
-// keysOf makes the keys of a call. There are no keys if the rule has only Idempotency.
+// keysOf makes the keys of a call.
 func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	switch {
 	case m.made.of != nil:
 		return m.made.keys(c.req)
-	case m.keys == nil:
-		return nil, nil
 	case !m.keys.Several():
 		k, err := m.keys.Key(ctx, c)
 		return []string{k}, err
@@ -55,17 +52,11 @@ func (m *method) describe(g *guard) string {
 	if g != nil {
 		wait, ttl = cmp.Or(wait, g.wait), cmp.Or(ttl, g.ttl)
 	}
-	var locks []string
-	if m.made.of != nil {
-		locks = append(locks, m.rule.Name+" by a function")
-	}
+	locks := m.rule.Name + " by a function"
 	if m.keys != nil {
-		locks = append(locks, m.keys.String())
+		locks = m.keys.String()
 	}
-	if m.idempotency != nil {
-		locks = append(locks, m.idempotency.String())
-	}
-	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.OnceFor), strings.Join(locks, ", ")}
+	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.OnceFor), locks}
 	return strings.Join(row, "\t")
 }
 
@@ -110,7 +101,6 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 	var request protoreflect.MessageDescriptor
 	if described != nil {
 		request = described.Input()
-		m.output = string(described.Output().FullName())
 	}
 	if rule.Func.of != nil {
 		m.rule.Name = cmp.Or(rule.Name, methodName(fullMethod))
@@ -119,37 +109,12 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 		}
 		return m
 	}
-	m.early = true
-	vocabulary := r.grammar(request)
-	if templates := rule.templates(); len(templates) > 0 {
-		if m.keys, m.err = vocabulary.Compile(templates...); m.err != nil {
-			return m
-		}
-		m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())
-		for _, part := range m.keys.Parts() {
-			m.early = m.early && part.Source != "req"
-		}
+	if m.keys, m.err = r.grammar(request).Compile(rule.templates()...); m.err != nil {
+		return m
 	}
-	if rule.Idempotency != "" {
-		m.answered(rule.Idempotency, vocabulary, described)
-	}
+	m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())
+	m.early = !slices.ContainsFunc(m.keys.Parts(), func(p key.Ref) bool { return p.Source == "req" })
 	return m
-}
-
-// answered compiles the template that names a request whose answer is stored.
-func (m *method) answered(k key.Key, vocabulary key.Grammar[*call], described protoreflect.MethodDescriptor) {
-	t, err := vocabulary.Compile(idempotencyKey(k))
-	switch {
-	case err != nil:
-		m.err = fmt.Errorf("idempotency: %w", err)
-	case t.Several():
-		m.err = errors.New("idempotency: a request has one name; leave the list out")
-	case described == nil:
-		m.err = errors.New("idempotency: the method has no descriptor in this program, so its response cannot be stored")
-	default:
-		m.idempotency = t
-		m.rule.Name = cmp.Or(m.rule.Name, t.Name())
-	}
 }
 
 // zero reports whether the Rule is empty.
@@ -162,9 +127,6 @@ func (r *Rule) check() error {
 	}
 	if len(r.templates()) > 0 && r.Func.of != nil {
 		return errors.New("the rule has a Key and a Func; give only one of the two")
-	}
-	if r.Idempotency != "" && r.Func.of != nil {
-		return errors.New("the rule has Idempotency and a Func; name the locks by Key or Keys")
 	}
 	if r.Mode > locker.Shared {
 		return fmt.Errorf("the mode %d is neither exclusive nor shared", r.Mode)
@@ -198,9 +160,6 @@ const shortestTTL = 10 * time.Millisecond
 
 // check returns the reason why the interceptor's Locker can never grant the rule, or nil.
 func (g *guard) check(m *method) error {
-	if m.idempotency != nil && g.Store == nil {
-		return errors.New("the rule has idempotency, and the interceptor has no store; add WithIdempotency")
-	}
 	rule := m.rule
 	rule.TTL, rule.Wait = cmp.Or(rule.TTL, g.ttl), cmp.Or(rule.Wait, g.wait)
 	return locker.Check(g.locker, rule)

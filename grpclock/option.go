@@ -25,9 +25,6 @@ type config struct {
 
 	emptyStreams bool
 
-	Idempotency
-	idempotent bool // WithIdempotency was given
-
 	observe []func(context.Context, *Problem)
 	filters []func(context.Context, string) bool
 	adjust  []func(context.Context, string, any, *locker.Rule)
@@ -44,9 +41,6 @@ func newConfig(what string, opts []Option) (config, error) {
 	if err := c.validate(); err != nil {
 		return c, fmt.Errorf("grpclock: %s: %w", what, err)
 	}
-	if c.idempotent {
-		c.setDefaults()
-	}
 	return c, nil
 }
 
@@ -62,10 +56,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithMaxStall(%v): give a positive time; for streams that are quiet for long, a long one", c.stall)
 	case c.busy != codes.Aborted && c.busy != codes.Unavailable && c.busy != codes.ResourceExhausted:
 		return fmt.Errorf("WithBusyCode(%v): choose Aborted, Unavailable or ResourceExhausted", c.busy)
-	case c.idempotent:
-		if err := c.Idempotency.validate(); err != nil {
-			return err
-		}
 	}
 	for _, f := range c.observe {
 		if f == nil {
@@ -108,9 +98,9 @@ func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = co
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
-// run at the same time, and no call is idempotent: choose WithFailOpen if an outage is worse than
-// work that runs twice. WithObserve receives each call that runs without a lock. Default: without
-// the lock server, calls are refused with UNAVAILABLE.
+// run at the same time: choose WithFailOpen if an outage is worse than work that runs twice.
+// WithObserve receives each call that runs without a lock. Default: without the lock server, calls
+// are refused with UNAVAILABLE.
 //
 // Only the calls that are under way when the outage begins wait for the lock server; one in a queue
 // waits for about a second. Later calls run at once, while a probe in the background asks once a
@@ -125,9 +115,9 @@ func WithUnguardedEmptyStreams() Option { return func(c *config) { c.emptyStream
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call
-// succeeded, but the server has not confirmed that the mark of Rule.OnceFor, or the answer, is
-// stored. The function see is for logs and counters. ctx is the context of the call, so it has the
-// surrounding span. With several WithObserves, all their functions are called.
+// succeeded, but the server has not confirmed that the mark of Rule.OnceFor is stored. The function
+// see is for logs and counters. ctx is the context of the call, so it has the surrounding span. With
+// several WithObserves, all their functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }

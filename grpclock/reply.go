@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -33,8 +32,6 @@ const (
 	ReasonClosed         = "LOCK_CLOSED"
 	ReasonLost           = "LOCK_LOST"
 	ReasonStalled        = "STREAM_STALLED"
-	ReasonKeyReused      = "IDEMPOTENCY_KEY_REUSED"
-	ReasonNotCommitted   = "NOT_COMMITTED"
 	ReasonMisconfigured  = "LOCK_MISCONFIGURED"
 	ReasonCallerGone     = "CALLER_GONE"
 )
@@ -129,8 +126,6 @@ type reply struct {
 // replies has the reply for each error of a refused call. The first entry that matches the error
 // counts.
 var replies = []reply{
-	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
-		message: "the idempotency key belongs to a different request; use a new key for a new request"},
 	{is: locker.ErrDone, code: codes.AlreadyExists, reason: ReasonDone,
 		message: "an earlier call has done the work, so it was not done again"},
 	{is: locker.ErrTooManyWaiters, code: codes.ResourceExhausted, reason: ReasonTooManyWaiters, retry: true,
@@ -172,15 +167,6 @@ var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 // interceptor makes of the panic.
 var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call failed inside the server"}
-
-// uncommitted is the reply to a call whose work and answer are stored in one transaction. The
-// client may repeat the call, because it is idempotent.
-var uncommitted = reply{code: codes.Unavailable, reason: ReasonNotCommitted, retry: true,
-	message: "the transaction failed or its outcome is unknown; repeat the call with the same idempotency key"}
-
-// unreadable is the reply to a repeated call whose stored answer this program cannot read.
-var unreadable = reply{code: codes.Internal, reason: ReasonMisconfigured,
-	message: "the call was answered before, and the stored answer cannot be read"}
 
 // refuse returns the reply to a call whose handler did not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {

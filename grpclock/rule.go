@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A Rule defines the locks of a method's calls: give Key, Keys or Func, or Idempotency. An empty
-// field of a Rule has the default of the interceptor. With the zero Rule, the calls run without a
-// lock, even if the .proto file has a rule for the method.
+// A Rule defines the locks of a method's calls: give Key, Keys or Func. An empty field of a Rule
+// has the default of the interceptor. With the zero Rule, the calls run without a lock, even if the
+// .proto file has a rule for the method.
 type Rule struct {
 	_ struct{} // keyed literals only
 
@@ -21,12 +21,6 @@ type Rule struct {
 	Keys []key.Key
 	// Func is a function that makes the keys, in place of templates; see [KeyOf] and [KeysOf].
 	Func KeyFunc
-	// Idempotency is a template that names the request, such as
-	// "payment:{claim.sub}:{meta.idempotency-key}". A repeated call with the same name gets the
-	// answer of the first call, and the handler does not run again. Idempotency needs
-	// [WithIdempotency], and is for unary methods only. Begin the template with the identity of the
-	// customer, so that no client gets the answer of another client.
-	Idempotency key.Key
 	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
 	// first ':'; with Func, the name of the method.
 	Name string
@@ -48,7 +42,7 @@ type Rule struct {
 
 // empty reports whether the Rule names no lock.
 func (r *Rule) empty() bool {
-	return r.Key == "" && len(r.Keys) == 0 && r.Func.of == nil && r.Idempotency == ""
+	return r.Key == "" && len(r.Keys) == 0 && r.Func.of == nil
 }
 
 // templates returns the templates in Key or Keys.

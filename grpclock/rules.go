@@ -122,10 +122,10 @@ func (r *Rules) Bind(server interface {
 			}
 			if info.IsClientStream || info.IsServerStream {
 				streams = append(streams, name)
-				r.enforce(name, m, r.streams, true)
+				r.enforce(name, m, r.streams)
 			} else {
 				unary = append(unary, name)
-				r.enforce(name, m, r.unary, false)
+				r.enforce(name, m, r.unary)
 			}
 			if m.err != nil {
 				problems = append(problems, m.err)
@@ -170,10 +170,7 @@ func unenforced(interceptor string, methods []string) error {
 }
 
 // enforce records an error in m if the interceptors cannot enforce the rule of this method.
-func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
-	if m.err == nil && stream && m.idempotency != nil {
-		m.err = fmt.Errorf("grpclock: %s: a stream cannot be answered from a store; leave idempotency out", name)
-	}
+func (r *Rules) enforce(name string, m *method, guards []*guard) {
 	for _, g := range guards {
 		if m.err != nil {
 			return

@@ -107,7 +107,7 @@ func (s *guardedStream) acquire() error {
 	switch {
 	case err != nil:
 		return s.refuse(err)
-	case len(locks) == 0 || s.catchOpen(func() bool { return s.guard.open(s.base, s.call) }):
+	case s.catchOpen(func() bool { return s.guard.open(s.base, s.call) }):
 		return s.goWithout()
 	case s.panics.caught():
 		return s.refuse(errExited)

@@ -116,10 +116,6 @@ type Lock struct {
 	// How long the client of a stream may keep the handler waiting while the stream holds its locks.
 	// Absent: the interceptor's setting, 30 s by default.
 	MaxStall *durationpb.Duration `protobuf:"bytes,10,opt,name=max_stall,json=maxStall,proto3" json:"max_stall,omitempty"`
-	// The name of the request, as in "payment:{claim.sub}:{meta.idempotency-key}". A repeated call
-	// with the same name gets the answer of the first call, and the handler does not run again.
-	// Empty: answers are not stored. Only for unary methods.
-	Idempotency string `protobuf:"bytes,11,opt,name=idempotency,proto3" json:"idempotency,omitempty"`
 	// How many units of the key all calls together may hold at once. This field needs a Locker of
 	// NewSemaphore. Absent: the limit of that Locker.
 	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -229,13 +225,6 @@ func (x *Lock) GetMaxStall() *durationpb.Duration {
 	return nil
 }
 
-func (x *Lock) GetIdempotency() string {
-	if x != nil {
-		return x.Idempotency
-	}
-	return ""
-}
-
 func (x *Lock) GetLimit() uint32 {
 	if x != nil {
 		return x.Limit
@@ -275,7 +264,7 @@ var File_latchkit_lock_v1_lock_proto protoreflect.FileDescriptor
 
 const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\n" +
-	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9c\x04\n" +
+	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8d\x04\n" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x1b.latchkit.lock.v1.Lock.ModeR\x04mode\x12-\n" +
@@ -287,14 +276,13 @@ const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\tend_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\bendAfter\x12\x12\n" +
 	"\x04keys\x18\t \x03(\tR\x04keys\x126\n" +
 	"\tmax_stall\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\bmaxStall\x12 \n" +
-	"\vidempotency\x18\v \x01(\tR\vidempotency\x12\x14\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\bmaxStall\x12\x14\n" +
 	"\x05limit\x18\f \x01(\rR\x05limit\x12\x16\n" +
 	"\x06weight\x18\r \x01(\rR\x06weight\"!\n" +
 	"\x04Mode\x12\r\n" +
 	"\tEXCLUSIVE\x10\x00\x12\n" +
 	"\n" +
-	"\x06SHARED\x10\x01:L\n" +
+	"\x06SHARED\x10\x01J\x04\b\v\x10\fR\vidempotency:L\n" +
 	"\x04lock\x12\x1e.google.protobuf.MethodOptions\x18ٿ\x03 \x01(\v2\x16.latchkit.lock.v1.LockR\x04lockB.Z,github.com/latchkit/latchkit/grpclock/lockpbb\x06proto3"
 
 var (

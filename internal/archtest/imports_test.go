@@ -63,7 +63,7 @@ var mayImport = []struct{ importer, what, why string }{
 
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker", "an adapter turns a request, a task or a transaction into a Rule and runs it"},
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker/key", "all adapters share the grammar of keys"},
-	{"httplock ginlock grpclock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
+	{"httplock ginlock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
 	{"httplock ginlock", "./internal/framework", "a key must contain what the framework's handler reads; a request carries the framework's context"},
 	{"httplock grpclock", "./internal/typednil", "they refuse a nil Locker"},
