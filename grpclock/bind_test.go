@@ -144,7 +144,6 @@ func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 func TestEveryConstructorRefusesNonsense(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
 	for want, o := range map[string]grpclock.Option{
-		"WithMaxStall(0s)": grpclock.WithMaxStall(0),
 		"WithObserve(nil)": grpclock.WithObserve(nil),
 	} {
 		if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), o); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: "+want) {

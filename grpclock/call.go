@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
@@ -93,14 +92,6 @@ func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 
 // methodName returns a full method as a name, without the slash at its beginning.
 func methodName(fullMethod string) string { return strings.TrimPrefix(fullMethod, "/") }
-
-// stallOf returns for how long the client of a stream may keep the handler waiting.
-func (g *guard) stallOf(c *call) time.Duration {
-	if c.method.stall > 0 {
-		return c.method.stall
-	}
-	return g.stall
-}
 
 // open returns true if the call runs without a lock because the lock server is known to be
 // unavailable.

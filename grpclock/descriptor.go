@@ -110,8 +110,6 @@ func (r *Rule) time(name protoreflect.Name) *time.Duration {
 		return &r.KeepFor
 	case "end_after":
 		return &r.EndAfter
-	case "max_stall":
-		return &r.MaxStall
 	}
 	return nil
 }

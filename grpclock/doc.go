@@ -69,8 +69,10 @@
 // receives. A panic in a function that makes the key reaches the recovery interceptors outside of
 // grpclock's interceptor, even if the handler receives on another goroutine.
 //
-// A client that does not read, or sends no message, could hold the lock for ever. [WithMaxStall]
-// limits this time.
+// A stream holds its lock as long as its handler runs, even if the client does not read, or sends
+// nothing. [Rule].EndAfter limits the time of the lock: after it, Recv and Send return, and the
+// stream ends with LOCK_LOST. Set the keepalive of the server, so that a client without a network
+// counts as disconnected.
 //
 // # Replies
 //
@@ -88,7 +90,6 @@
 //	LOCK_UNAVAILABLE    UNAVAILABLE         the lock server is unavailable; retry
 //	LOCK_CLOSED         UNAVAILABLE         this process stops; retry if the handler did not run
 //	LOCK_LOST           ABORTED             the lock ended before the handler; no retry
-//	STREAM_STALLED      DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
 //	LOCK_MISCONFIGURED  INTERNAL            the rule is wrong, or the Locker does not support it
 //	CALLER_GONE         CANCELLED           the call ended while it waited
 //

@@ -22,9 +22,8 @@ type method struct {
 	rule  locker.Rule          // without a Key
 	keys  *key.Template[*call] // nil: the keys are made by a function
 	made  KeyFunc
-	stall time.Duration // 0: the interceptor's default
-	early bool          // the keys can be made without the request message
-	err   error         // why the rule is invalid
+	early bool  // the keys can be made without the request message
+	err   error // why the rule is invalid
 }
 
 // keysOf makes the keys of a call.
@@ -91,7 +90,7 @@ func describe(fullMethod string) protoreflect.MethodDescriptor {
 
 // compile makes a method from a rule. The method's err explains why the rule is invalid.
 func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
-	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
+	m := &method{made: rule.Func, rule: locker.Rule{
 		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
 		KeepFor: rule.KeepFor, EndAfter: rule.EndAfter, OnceFor: rule.OnceFor, Limit: rule.Limit, Weight: rule.Weight,
 	}}
@@ -142,7 +141,6 @@ func (r *Rule) check() error {
 		{"once_for", r.OnceFor, time.Millisecond},
 		{"keep_for", r.KeepFor, time.Millisecond},
 		{"end_after", r.EndAfter, time.Millisecond},
-		{"max_stall", r.MaxStall, time.Millisecond},
 	} {
 		if t.value != 0 && t.value < t.least {
 			return fmt.Errorf("%s is %v; the shortest is %v, leave it out for none", t.what, t.value, t.least)

@@ -20,7 +20,6 @@ type config struct {
 	wait     time.Duration
 	ttl      time.Duration
 	busy     codes.Code
-	stall    time.Duration
 	failOpen bool
 
 	emptyStreams bool
@@ -31,7 +30,7 @@ type config struct {
 }
 
 func newConfig(what string, opts []Option) (config, error) {
-	c := config{wait: 5 * time.Second, busy: codes.Aborted, stall: 30 * time.Second}
+	c := config{wait: 5 * time.Second, busy: codes.Aborted}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("grpclock: %s: option %d is nil; leave it out instead", what, i+1)
@@ -52,8 +51,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < time.Millisecond:
 		return fmt.Errorf("WithTTL(%v): the smallest is 1ms; leave it out for the Locker's default", c.ttl)
-	case c.stall < time.Millisecond:
-		return fmt.Errorf("WithMaxStall(%v): give a positive time; for streams that are quiet for long, a long one", c.stall)
 	case c.busy != codes.Aborted && c.busy != codes.Unavailable && c.busy != codes.ResourceExhausted:
 		return fmt.Errorf("WithBusyCode(%v): choose Aborted, Unavailable or ResourceExhausted", c.busy)
 	}
@@ -89,14 +86,6 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 // failure of the server.
 func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
 
-// WithMaxStall sets for how long the client of a guarded stream may keep the handler waiting while
-// the stream holds its lock. The limit counts only the time in which the handler is in Recv or Send
-// and no message passes in either direction. When the limit is reached, Recv and Send fail, the
-// stream's context ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works,
-// or waits for something other than its client, does not count. Raise the limit for streams that
-// are quiet for a long time, or set [Rule].MaxStall for one method. Default: 30 s.
-func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
-
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
 // run at the same time: choose WithFailOpen if an outage is worse than work that runs twice.
 // WithObserve receives each call that runs without a lock. Default: without the lock server, calls
@@ -116,8 +105,8 @@ func WithUnguardedEmptyStreams() Option { return func(c *config) { c.emptyStream
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call
 // succeeded, but the server has not confirmed that the mark of Rule.OnceFor is stored. The function
-// see is for logs and counters. ctx is the context of the call, so it has the surrounding span. With
-// several WithObserves, all their functions are called.
+// see is for logs and counters. ctx is the context of the call, so it has the surrounding span.
+// With several WithObserves, all their functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }

@@ -31,7 +31,6 @@ const (
 	ReasonUnavailable    = "LOCK_UNAVAILABLE"
 	ReasonClosed         = "LOCK_CLOSED"
 	ReasonLost           = "LOCK_LOST"
-	ReasonStalled        = "STREAM_STALLED"
 	ReasonMisconfigured  = "LOCK_MISCONFIGURED"
 	ReasonCallerGone     = "CALLER_GONE"
 )
@@ -157,10 +156,6 @@ var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
 // closing is the reply to a stream whose Locker is closed.
 var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 	message: "the service is stopping; the call may or may not have been completed"}
-
-// stalled is the reply to a stream whose client does not read and does not write.
-var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
-	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
 
 // broken is the error of a stream if a function of the program other than the handler has panicked.
 // The panic continues on the interceptor's goroutine, so the client gets the status that a recovery

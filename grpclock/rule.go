@@ -35,9 +35,6 @@ type Rule struct {
 	// Limit is how many units of a key may be held at once, and Weight how many units a call
 	// takes: see [locker.Rule]. They need a Locker of locker.NewSemaphore.
 	Limit, Weight int
-	// MaxStall is for how long the client of a stream may keep the handler waiting. Default:
-	// [WithMaxStall].
-	MaxStall time.Duration
 }
 
 // empty reports whether the Rule names no lock.

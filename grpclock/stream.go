@@ -17,9 +17,7 @@ import (
 )
 
 // stream is the interceptor for streams. A stream ends in one of the ways that the comment of the
-// method unary lists, or in this way:
-//
-//	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
+// method unary lists.
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	outer := ss.Context()
 	c, err := g.admit(outer, info.FullMethod)
@@ -76,7 +74,6 @@ type guardedStream struct {
 	// reason is in the lease's context, and not here.
 	failed atomic.Pointer[error]
 	panics carrier
-	watch  *watch
 }
 
 func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerStream) *guardedStream {
@@ -88,7 +85,6 @@ func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerSt
 		returned: make(chan struct{}), released: make(chan struct{}),
 	}
 	s.ctx = &streamContext{Context: base, end: s.end}
-	s.watch = newWatch(g.stallOf(c), s.stall)
 	return s
 }
 
@@ -120,7 +116,6 @@ func (s *guardedStream) acquire() error {
 	case ctx := <-held:
 		s.ctx.hold(ctx)
 		s.guard.acquired(s.base, locks, began)
-		s.watch.start()
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil
 	case <-s.released:
@@ -239,7 +234,6 @@ func (s *guardedStream) settle(result error) error {
 	s.over, s.result = true, result
 	close(s.returned)
 	s.mu.Unlock()
-	s.watch.stop()
 	if !asked {
 		return nil
 	}
@@ -309,8 +303,6 @@ func (s *guardedStream) await(f func() error) error {
 		return ended
 	}
 	done := make(chan error, 1)
-	s.watch.begin()
-	defer s.watch.progress()
 	go func() {
 		err := errExited
 		defer func() { done <- err }()
@@ -347,14 +339,6 @@ func (s *guardedStream) stop(reason error) error {
 		s.end(reason)
 	}
 	return *s.failed.Load()
-}
-
-// stall stops a stream whose client does not read and does not write.
-func (s *guardedStream) stall() {
-	p := stalled.problem(s.call, errStalled)
-	_ = grpc.SetTrailer(s.base, p.trailer()) // an error is ignored, because SetTrailer fails when the handler has just returned
-	_ = s.panics.catch(func() error { s.guard.report(s.base, p); return nil })
-	_ = s.stop(p)
 }
 
 // stopped returns why the handler must stop. It returns nil while the handler may continue, and

@@ -113,9 +113,6 @@ type Lock struct {
 	EndAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=end_after,json=endAfter,proto3" json:"end_after,omitempty"`
 	// Several keys, instead of key. A call takes the locks of all these keys together, or no lock.
 	Keys []string `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
-	// How long the client of a stream may keep the handler waiting while the stream holds its locks.
-	// Absent: the interceptor's setting, 30 s by default.
-	MaxStall *durationpb.Duration `protobuf:"bytes,10,opt,name=max_stall,json=maxStall,proto3" json:"max_stall,omitempty"`
 	// How many units of the key all calls together may hold at once. This field needs a Locker of
 	// NewSemaphore. Absent: the limit of that Locker.
 	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -218,13 +215,6 @@ func (x *Lock) GetKeys() []string {
 	return nil
 }
 
-func (x *Lock) GetMaxStall() *durationpb.Duration {
-	if x != nil {
-		return x.MaxStall
-	}
-	return nil
-}
-
 func (x *Lock) GetLimit() uint32 {
 	if x != nil {
 		return x.Limit
@@ -264,7 +254,7 @@ var File_latchkit_lock_v1_lock_proto protoreflect.FileDescriptor
 
 const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\n" +
-	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8d\x04\n" +
+	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\x03\n" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x1b.latchkit.lock.v1.Lock.ModeR\x04mode\x12-\n" +
@@ -274,15 +264,14 @@ const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\bonce_for\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\aonceFor\x124\n" +
 	"\bkeep_for\x18\a \x01(\v2\x19.google.protobuf.DurationR\akeepFor\x126\n" +
 	"\tend_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\bendAfter\x12\x12\n" +
-	"\x04keys\x18\t \x03(\tR\x04keys\x126\n" +
-	"\tmax_stall\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\bmaxStall\x12\x14\n" +
+	"\x04keys\x18\t \x03(\tR\x04keys\x12\x14\n" +
 	"\x05limit\x18\f \x01(\rR\x05limit\x12\x16\n" +
 	"\x06weight\x18\r \x01(\rR\x06weight\"!\n" +
 	"\x04Mode\x12\r\n" +
 	"\tEXCLUSIVE\x10\x00\x12\n" +
 	"\n" +
-	"\x06SHARED\x10\x01J\x04\b\v\x10\fR\vidempotency:L\n" +
+	"\x06SHARED\x10\x01J\x04\b\n" +
+	"\x10\vJ\x04\b\v\x10\fR\tmax_stallR\vidempotency:L\n" +
 	"\x04lock\x12\x1e.google.protobuf.MethodOptions\x18ٿ\x03 \x01(\v2\x16.latchkit.lock.v1.LockR\x04lockB.Z,github.com/latchkit/latchkit/grpclock/lockpbb\x06proto3"
 
 var (
@@ -312,14 +301,13 @@ var file_latchkit_lock_v1_lock_proto_depIdxs = []int32{
 	2, // 3: latchkit.lock.v1.Lock.once_for:type_name -> google.protobuf.Duration
 	2, // 4: latchkit.lock.v1.Lock.keep_for:type_name -> google.protobuf.Duration
 	2, // 5: latchkit.lock.v1.Lock.end_after:type_name -> google.protobuf.Duration
-	2, // 6: latchkit.lock.v1.Lock.max_stall:type_name -> google.protobuf.Duration
-	3, // 7: latchkit.lock.v1.lock:extendee -> google.protobuf.MethodOptions
-	1, // 8: latchkit.lock.v1.lock:type_name -> latchkit.lock.v1.Lock
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	8, // [8:9] is the sub-list for extension type_name
-	7, // [7:8] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	3, // 6: latchkit.lock.v1.lock:extendee -> google.protobuf.MethodOptions
+	1, // 7: latchkit.lock.v1.lock:type_name -> latchkit.lock.v1.Lock
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	7, // [7:8] is the sub-list for extension type_name
+	6, // [6:7] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_latchkit_lock_v1_lock_proto_init() }

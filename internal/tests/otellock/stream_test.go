@@ -95,10 +95,6 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 			},
 			silent: true, code: codes.Aborted, result: "lock_lost", spans: held("Error(lost)", "lost", "error.type=lost "),
 		},
-		"stalled": {
-			opts: []grpclock.Option{grpclock.WithMaxStall(50 * time.Millisecond)}, handle: receiveAll,
-			silent: true, code: codes.DeadlineExceeded, result: "stream_stalled", spans: held("Unset", "released", ""),
-		},
 		"busy": {
 			rule: grpclock.Rule{Wait: locker.NoWait}, handle: receiveAll,
 			before: func(backend *lockertest.Memory) { backend.Occupy(key, 0) },

@@ -1,5 +1,5 @@
 // Package grpclock_test attacks grpclock from outside, with real clients, servers and a real
-// Redis. Its clients leave, stall, lie, and repeat requests.
+// Redis. Its clients leave, stop, lie, and repeat requests.
 package grpclock_test
 
 import (
