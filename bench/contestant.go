@@ -95,7 +95,6 @@ var contestants = append(append(append(latchkits(), readWrites()...), scriptFloo
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
 	rueidislockUsual, rueidislockZero,
-	throughRueidis,
 	updateOptimistic, updateLocked, updateIncr,
 	withoutScripts,
 	semaphores[0], semaphores[1], asynqRate,

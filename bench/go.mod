@@ -6,8 +6,6 @@ replace github.com/latchkit/latchkit => ../
 
 replace github.com/latchkit/latchkit/contrib/pgxlock => ../contrib/pgxlock
 
-replace github.com/latchkit/latchkit/contrib/rueidisclient => ../contrib/rueidisclient
-
 replace github.com/latchkit/latchkit/internal/sqltest => ../internal/sqltest
 
 require (
@@ -21,7 +19,6 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/contrib/pgxlock v0.0.0-00010101000000-000000000000
-	github.com/latchkit/latchkit/contrib/rueidisclient v0.0.0-00010101000000-000000000000
 	github.com/latchkit/latchkit/internal/sqltest v0.0.0-00010101000000-000000000000
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79

@@ -28,7 +28,7 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const floor = "floor"
-	runners := contestantsNamed(floor, latchkit, latchkitOnRueidis, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
+	runners := contestantsNamed(floor, latchkit, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
 	alone := shape{processes: 1, workers: 1, onOneCPU: true}
 	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
 		return alone.take(ctx, srv, c, o.turn/2)

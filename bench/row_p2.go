@@ -44,7 +44,7 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 		case workers <= 8:
 			runners = append(runners, contestantsNamed(scripts, scriptsLinked)...)
 		default:
-			runners = append(runners, contestantsNamed("floor-rueidis", scriptsLinked, scriptsTogether, latchkitOnRueidis)...)
+			runners = append(runners, contestantsNamed("floor-rueidis", scriptsLinked, scriptsTogether)...)
 		}
 		busy := shape{processes: 1, workers: workers}
 		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {

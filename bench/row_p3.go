@@ -40,7 +40,7 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const wake = "wake-pub"
-	runners := contestantsNamed(wake, latchkit, latchkitFair, latchkitOnRueidis, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms", scriptsInOrder)
+	runners := contestantsNamed(wake, latchkit, latchkitFair, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms", scriptsInOrder)
 	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
 		return converse(ctx, srv, c, 2*o.turn, 0)
 	})

@@ -84,19 +84,16 @@ func (w *world) contribDoors() map[string]any {
 
 // openOfContrib are the functions that accept nil, or for which Go's own panic is the clear one.
 var openOfContrib = map[string]string{
-	"cronlock.WithLogger":             "nil is the Logger of slog",
-	"gocronlock.NewElector":           "each run of a job says that the Leader is nil",
-	"gocronlock.WhileLeading":         "each run of a job says which of the two is nil",
-	"gocronlock.WithOnLost":           "nil is no function",
-	"echolock.FromContext":            lookup,
-	"echolock.Outcome":                lookup,
-	"echolock.Guard.Validate":         "a list without routes has none that is guarded",
-	"fiberlock.Ctx":                   lookup,
-	"fiberlock.FromContext":           lookup,
-	"fiberlock.Outcome":               lookup,
-	"rueidisclient.New":               "its own module tests it",
-	"rueidisclient.Client.OpenPubSub": passed,
-	"rueidisclient.Client.Process":    passed,
+	"cronlock.WithLogger":     "nil is the Logger of slog",
+	"gocronlock.NewElector":   "each run of a job says that the Leader is nil",
+	"gocronlock.WhileLeading": "each run of a job says which of the two is nil",
+	"gocronlock.WithOnLost":   "nil is no function",
+	"echolock.FromContext":    lookup,
+	"echolock.Outcome":        lookup,
+	"echolock.Guard.Validate": "a list without routes has none that is guarded",
+	"fiberlock.Ctx":           lookup,
+	"fiberlock.FromContext":   lookup,
+	"fiberlock.Outcome":       lookup,
 }
 
 // checkContribComplete checks that each exported function of contrib with an argument that can be
