@@ -41,7 +41,7 @@ func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
 			q.nodes[i].subscription = redisstore.NewShardSubscriptions(cluster)
 			continue
 		}
-		subscriber, ok := redisstore.SubscriberOf(c)
+		subscriber, ok := c.(redisstore.Subscriber)
 		if !ok {
 			return q
 		}

@@ -20,7 +20,7 @@ type line struct {
 	addr  string
 
 	mu      sync.Mutex // also keeps the list pending in the order of the writes
-	pubsub  PubSub
+	pubsub  *redis.PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
 	cause   error // why the line was closed
@@ -45,7 +45,7 @@ type pending struct {
 var errLineLost = errors.New("the connection that receives the messages of the server was lost")
 
 func newLine(s *Subscriptions, addr string, node Subscriber) *line {
-	return &line{owner: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), sweptAt: time.Now()}
+	return &line{owner: s, addr: addr, pubsub: node.Subscribe(s.ctx), live: make(map[string]*shard), sweptAt: time.Now()}
 }
 
 // subscribe sends the subscription of the shard sh to the channel name. The returned channel

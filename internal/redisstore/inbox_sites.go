@@ -18,51 +18,10 @@ type sites interface {
 	reload(ctx context.Context)
 }
 
-// Subscriber is a Client that can subscribe. Clients of libraries other than go-redis can implement
-// Subscriber. [SubscriberOf] returns the Subscriber of any client.
+// Subscriber is a client of go-redis that can subscribe.
 type Subscriber interface {
-	// OpenPubSub returns a connection without subscriptions. OpenPubSub does not block. The context
-	// ctx lasts as long as the connection.
-	OpenPubSub(ctx context.Context) PubSub
-}
-
-// PubSub is a connection with subscriptions, with the methods of a *redis.PubSub. ReceiveTimeout
-// returns a *redis.Message, a *redis.Subscription, a *redis.Pong, or an error. A time-out error
-// leaves the connection as it is. Subscriptions are confirmed in the order in which they were
-// requested. One goroutine receives. At the same time, another goroutine may call the other
-// methods.
-type PubSub interface {
-	Subscribe(ctx context.Context, channels ...string) error
-	SSubscribe(ctx context.Context, channels ...string) error
-	Unsubscribe(ctx context.Context, channels ...string) error
-	SUnsubscribe(ctx context.Context, channels ...string) error
-	Ping(ctx context.Context, payload ...string) error
-	ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error)
-	Close() error
-}
-
-var _ PubSub = (*redis.PubSub)(nil)
-
-// SubscriberOf returns the Subscriber of a client. The result ok is false for a client that cannot
-// subscribe.
-func SubscriberOf(c Client) (s Subscriber, ok bool) {
-	switch c := c.(type) {
-	case Subscriber:
-		return c, true
-	case goRedis:
-		return goRedisSubscriber{c}, true
-	}
-	return nil, false
-}
-
-// goRedis is a client of go-redis that can subscribe.
-type goRedis interface {
 	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 }
-
-type goRedisSubscriber struct{ client goRedis }
-
-func (s goRedisSubscriber) OpenPubSub(ctx context.Context) PubSub { return s.client.Subscribe(ctx) }
 
 // oneServer has the sites of one server, which has one channel for all keys.
 type oneServer struct {
@@ -118,5 +77,5 @@ func (c clusterSites) node(ctx context.Context, channel string) (Subscriber, str
 	if err != nil {
 		return nil, "", err
 	}
-	return goRedisSubscriber{node}, node.Options().Addr, nil
+	return node, node.Options().Addr, nil
 }

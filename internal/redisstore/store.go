@@ -34,8 +34,6 @@ func FailsOver(c Client) bool {
 	switch c := c.(type) {
 	case *redis.ClusterClient:
 		return true
-	case interface{ FailsOver() bool }: // a client of another library
-		return c.FailsOver()
 	case interface{ Options() *redis.Options }:
 		// go-redis puts this text in place of the address, because only Sentinel knows the address.
 		return c.Options().Addr == "FailoverClient"
@@ -137,7 +135,7 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 	s.kind, s.acks = k, cfg.Acks
 	if s.cluster != nil {
 		s.inbox = NewShardSubscriptions(s.cluster)
-	} else if sub, ok := SubscriberOf(c); ok {
+	} else if sub, ok := c.(Subscriber); ok {
 		s.inbox = NewSubscription(sub, NewChannel())
 	}
 	return s, nil
