@@ -125,13 +125,6 @@ func (term *terminal) screenText() string {
 	return term.screen.String()
 }
 
-// forget empties the screen.
-func (term *terminal) forget() {
-	term.mu.Lock()
-	defer term.mu.Unlock()
-	term.screen.Reset()
-}
-
 // await waits until the screen contains text.
 func (term *terminal) await(text string) {
 	term.t.Helper()

@@ -56,7 +56,7 @@ cluster shards
 command
 asking`, "\n")
 
-// operatorRights are the calls that latchctl ls, show, top and doctor need.
+// operatorRights are the calls that latchctl ls, show and doctor need.
 var operatorRights = strings.Split(`scan 0
 getrange KEY 0 1`, "\n")
 
@@ -89,7 +89,7 @@ func (p *patient) rights(ctx context.Context) {
 	}
 	p.report(okay, "rights", "user "+user+" may take and release "+p.key, "")
 	if missing, err = p.denied(ctx, user, operatorRights); err == nil && len(missing) > 0 {
-		p.report(hint, "rights", "user "+user+" may not run "+strings.Join(missing, ", ")+", so ls, top and doctor see nothing", "give operators a user with these commands")
+		p.report(hint, "rights", "user "+user+" may not run "+strings.Join(missing, ", ")+", so ls and doctor see nothing", "give operators a user with these commands")
 	}
 }
 

@@ -2,11 +2,10 @@ package main
 
 import (
 	"strings"
-
-	"github.com/charmbracelet/x/ansi"
+	"unicode"
 )
 
-// rowsOf returns the rows that ls and top show. The first row is the headings.
+// rowsOf returns the rows that ls shows. The first row is the headings.
 func rowsOf(locks []lock) [][]string {
 	rows := [][]string{columns}
 	for _, l := range locks {
@@ -25,7 +24,7 @@ func grid(rows [][]string) string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			if n := ansi.StringWidth(cell); n <= widestCell {
+			if n := width(cell); n <= widestCell {
 				widths[i] = max(widths[i], n)
 			}
 		}
@@ -34,27 +33,29 @@ func grid(rows [][]string) string {
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			line.WriteString(cell + strings.Repeat(" ", max(widths[i]-ansi.StringWidth(cell), 0)+2))
+			line.WriteString(cell + strings.Repeat(" ", max(widths[i]-width(cell), 0)+2))
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
 	return b.String()
 }
 
-// shortenKeys shortens the keys, so that a screen of the given width also shows the columns to
-// the right of the keys, and at least the beginning of the last column.
-func shortenKeys(rows [][]string, width int) {
-	const least, ofHolder = 8, 8
-	rest := ofHolder
-	for column := 1; column < len(columns)-1; column++ {
-		widest := 0
-		for _, row := range rows {
-			widest = max(widest, ansi.StringWidth(row[column]))
+// width is the number of columns that text takes on a screen.
+func width(text string) (n int) {
+	for _, r := range text {
+		switch {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana, wide):
+			n += 2
+		default:
+			n++
 		}
-		rest += widest + 2
 	}
-	room := max(width-rest-2, least)
-	for _, row := range rows {
-		row[0] = ansi.Truncate(row[0], room, "…")
-	}
+	return n
+}
+
+// wide has the signs beside the letters of East Asia, their wide forms of Latin, and pictures.
+var wide = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x3000, Hi: 0x303e, Stride: 1}, {Lo: 0xff01, Hi: 0xff60, Stride: 1}},
+	R32: []unicode.Range32{{Lo: 0x1f300, Hi: 0x1faff, Stride: 1}},
 }

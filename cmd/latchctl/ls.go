@@ -47,7 +47,8 @@ latchkit may have locked: during a migration, who still holds what. For Redis, s
 lock is only a string, so each string that latchkit did not write is listed. Give the
 pattern of the locks.`,
 		Example: `  latchctl ls
-  latchctl ls 'order:*' --sort waiters
+  latchctl ls 'order:*' --sort age
+  watch latchctl ls --sort waiters
   latchctl ls --foreign 'job-lock:*'
   latchctl ls --json | jq -r 'select(.waiters > 10) | .key'`,
 		Args: onePattern,
@@ -195,10 +196,10 @@ func listTable(w io.Writer, locks []lock) error {
 	return err
 }
 
-// columns has the headings of the columns of ls and top.
+// columns has the headings of the columns of ls.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "PROCESSES", "FENCE", "HOLDER"}
 
-// cells returns one text for each column of ls and top: the row of the lock l.
+// cells returns one text for each column of ls: the row of the lock l.
 func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {

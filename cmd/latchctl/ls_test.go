@@ -132,7 +132,6 @@ func TestWrongCommandLines(t *testing.T) {
 		{good, "ls --sort size", 64, "age, key, left, waiters"},
 		{good, "show", 64, "one key"},
 		{good, "ls a b", 64, "one pattern at most"},
-		{good, "top a b", 64, "one pattern at most"},
 		{good, "ls --foreign", 64, "give the pattern"},
 		{[]string{good[0] + "," + good[0]}, "ls", 64, "separate the nodes by spaces"},
 		{good, "run job true", 64, "behind --"},

@@ -101,7 +101,7 @@ Keys are written as they are on the server, with the prefix that a service may
 have set. A token, which proves that a holder is the holder, is never shown.`,
 		Example: `  latchctl ls                                   what is locked, by whom, who waits
   latchctl show order:42                        one lock, and its queue in order
-  latchctl top                                  the same, live
+  watch latchctl ls --sort waiters              the same, live
   latchctl web                                  the same on a page, with the last minutes
   latchctl break order:42 --fence 1790000000000001 --reason 'pod is gone'
   latchctl doctor                               is this server fit for locks?
@@ -121,7 +121,7 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 		return usage("%w; %s --help explains the flags", err, c.CommandPath())
 	})
 	to.flags(root.PersistentFlags())
-	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newTop(&to), newWeb(&to), newDoctor(&to), newRun(&to),
+	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newWeb(&to), newDoctor(&to), newRun(&to),
 		newEnroll(&to), newReplace(&to), newRaiseFence(&to))
 	return root
 }
