@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+
+	"github.com/latchkit/latchkit/locker/store"
 )
+
+// doctorKey is the beginning of the throw-away key, unless the operator gives another one.
+const doctorKey = "latchctl:doctor"
 
 func newDoctor(to *servers) *cobra.Command {
 	var d doctor
@@ -25,15 +30,17 @@ func newDoctor(to *servers) *cobra.Command {
   hint  nothing is broken; know this, or change it
   bad   locks can be lost, or cannot be taken: do what the line says
 
-It checks version, role, eviction, memory, persistence, replicas, the rights of the
-user (ACL), the clock, the votes of a quorum, keys without a TTL, and what dead
-processes left behind. It locks a throw-away key, whose name begins with --key, and
-lets a second caller wait for it. Apart from this key it reads only. On a quorum it
-locks no key, but lets nodes vote again whose time has come, as every service does.
+It checks the settings with which a server loses locks: version, role, eviction,
+persistence, replicas, clock. It locks a throw-away key, whose name begins with --key,
+as services do, and lets a second caller wait for it. On a quorum it locks no key, and
+says which nodes vote; nodes whose time has come vote again, as at every look of a
+service. It finds locks that never end. Apart from the throw-away key it reads only.
+
+To learn what the user of a service may do, give the user's URL and a key of the service.
 
 Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 		Example: `  latchctl doctor
-  latchctl doctor --user locks --key order:42    may this user lock that key?
+  latchctl doctor --node redis://locks:secret@host:6379 --key order:42
   latchctl doctor --json | jq 'select(.level == "bad")'`,
 		Args: exactly(0, "no argument"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -44,10 +51,7 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 				return err
 			}
 			defer cs.Close()
-			d.several = len(cs) > 1
-			// half of the time is for the checks of each server alone; the other half is for
-			// checks of all servers together
-			if d.several {
+			if len(cs) > 1 { // the other half of the time is for the checks of all servers together
 				d.patience = to.timeout / time.Duration(2*len(cs))
 			}
 			if err := d.examine(ctx, cs); err != nil {
@@ -66,9 +70,8 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&asJSON, "json", false, "print a JSON object for each finding, one on a line")
-	f.StringVar(&d.user, "user", "", "check the rights of this user (default: the one of the URL)")
-	f.StringVar(&d.key, "key", "latchctl:doctor", "a key that the user must be allowed to lock")
-	f.DurationVar(&d.skew, "max-skew", 500*time.Millisecond, "how far the clocks of the servers may differ, as WithMaxSkew")
+	f.StringVar(&d.key, "key", doctorKey, "lock a key whose name begins with this")
+	f.DurationVar(&d.skew, "max-skew", 500*time.Millisecond, "how far the clocks of a quorum may differ, as WithMaxSkew")
 	return c
 }
 
@@ -92,110 +95,68 @@ type finding struct {
 
 // doctor examines the servers, and collects its findings.
 type doctor struct {
-	user, key string
-	skew      time.Duration
-	several   bool          // the servers are a quorum
-	patience  time.Duration // time-out for each server; 0: only the whole command has a time-out
-	findings  []finding
-	// for each server: how far its clock is ahead of this machine's clock
-	clocks []time.Duration
+	key      string
+	skew     time.Duration
+	patience time.Duration // time-out for each server; 0: only the whole command has a time-out
+	marked   bool          // a server has the marker of a quorum's node
+	findings []finding
 }
 
-// patient is one server under examination.
-type patient struct {
-	*doctor
-	name   string
-	client redis.UniversalClient // a client of this server alone
-	info   map[string]string     // the fields of INFO
-}
-
-// report adds a finding about this server.
-func (p *patient) report(l level, check, text, advice string) {
-	p.findings = append(p.findings, finding{p.name, l, check, text, advice})
-}
-
-// reportAll adds a finding about all servers together.
-func (d *doctor) reportAll(l level, check, text, advice string) {
-	d.findings = append(d.findings, finding{"all", l, check, text, advice})
-}
-
-// listed adds the finding that there are these keys, if there are any. text begins with their
-// number.
-func listed(report func(l level, check, text, advice string), l level, check string, keys []string, text, advice string) {
-	const most = 5 // the largest number of keys that are named
-	if len(keys) == 0 {
-		return
-	}
-	named, more := keys, ""
-	if len(keys) > most {
-		named, more = keys[:most], ", …"
-	}
-	report(l, check, fmt.Sprintf("%d %s: %s%s", len(keys), text, strings.Join(named, ", "), more), advice)
+// report adds a finding about a server, or about "all" servers together.
+func (d *doctor) report(server string, l level, check, text, advice string) {
+	d.findings = append(d.findings, finding{server, l, check, text, advice})
 }
 
 // examine looks at all servers. It returns an error when no server answers.
 func (d *doctor) examine(ctx context.Context, cs clients) error {
-	answered := 0
-	var last error
-	visit := func(ctx context.Context, name string, c redis.UniversalClient) {
-		ctx, cancel := d.bound(ctx)
-		defer cancel()
-		p := &patient{doctor: d, name: name, client: c}
-		if err := p.greet(ctx); err != nil {
-			last = err
-			if p.patience > 0 && errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("no reply within %v", p.patience)
-			}
-			p.report(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
+	answered, silent := 0, errors.New("the URL leads to no server")
+	var one sync.Mutex // the masters of a Cluster are visited from several goroutines
+	visit := func(ctx context.Context, c *redis.Client) {
+		one.Lock()
+		defer one.Unlock()
+		if d.patience > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, d.patience)
+			defer cancel()
+		}
+		ahead, err := clockOf(ctx, c)
+		if redis.IsPermissionError(err) { // a refusal also shows that the server answers
+			ahead, err = 0, nil
+		}
+		if err != nil {
+			silent = err
+			d.report(c.Options().Addr, bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
 			return
 		}
 		answered++
-		for _, check := range []func(context.Context){
-			p.version, p.role, p.eviction, p.persistence, p.replicas, p.rights, p.leftovers,
-		} {
-			check(ctx)
+		d.settings(ctx, c, ahead)
+		if n, err := c.Exists(ctx, store.ReservedPrefix+"node").Result(); err == nil && n > 0 {
+			d.marked = true
 		}
 	}
 	for _, c := range cs {
-		before := answered
-		if cluster, ok := c.(*redis.ClusterClient); ok {
-			d.cluster(ctx, cluster, visit)
-		} else {
-			visit(ctx, address(c), c)
-		}
-		if answered > before && !d.several { // no plain lock on the nodes of a quorum: they vote
-			d.probe(ctx, address(c), c)
+		switch c := c.(type) {
+		case *redis.Client:
+			visit(ctx, c)
+		case *redis.ClusterClient:
+			d.marked = true // the markers of a Cluster that is a node are in many slots
+			err := c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { visit(ctx, m); return nil })
+			if err != nil {
+				silent = err
+				d.report("all", bad, "cluster", "its masters cannot be found: "+err.Error(), "start the Cluster; redis-cli --cluster check")
+			}
 		}
 	}
 	if answered == 0 {
-		if last == nil {
-			last = errors.New("the URL leads to no server")
-		}
-		return &exitError{exitUnavailable, fmt.Errorf("no server answers: %w", last)}
+		return &exitError{exitUnavailable, fmt.Errorf("no server answers: %w", silent)}
 	}
-	d.compareClocks()
-	if d.several {
+	if len(cs) > 1 { // no plain lock on the nodes of a quorum: they vote
 		d.votes(ctx, cs)
+	} else {
+		d.probe(ctx, cs[0])
 	}
-	d.waiters(ctx, cs)
+	d.leftovers(ctx, cs)
 	return nil
-}
-
-// bound returns a context with the time-out for the calls to one server.
-func (d *doctor) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if d.patience <= 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d.patience)
-}
-
-// address returns the address of the server that c uses, or "server" if c is not a client of one
-// server.
-func address(c redis.UniversalClient) string {
-	if one, ok := c.(*redis.Client); ok {
-		return one.Options().Addr
-	}
-	return "server"
 }
 
 // print writes each finding with its advice to w, as text.

@@ -156,6 +156,11 @@ another node. The command may be repeated.`,
 	return c
 }
 
+// mostCounterLead is the largest time by which a fence counter may be ahead of the clock.
+// Fences follow the clock, and a streak reserves fences for the next 100 ms. The rest of the
+// two seconds is a margin for a clock that is set back.
+const mostCounterLead = 2 * time.Second
+
 func newRaiseFence(to *servers) *cobra.Command {
 	ch := change{to: to}
 	var above uint64
