@@ -6,10 +6,7 @@
 //   - modules_test.go: what a user's go.sum gets, and how the modules refer to each other
 //   - api_test.go: the exported API, as text files below api
 //   - readme_test.go, links_test.go: the documents' code, links, tests and indexes
-//   - names_test.go: documents and examples use no name of an earlier preview
 //   - lua_test.go: what a script's header promises, and which commands a user's ACL must allow
-//   - comments_test.go: the comment of an exported name begins with this name
-//   - columns_test.go: prose of at most 100 columns
 //   - hygiene_test.go: no unfinished work, and no names that say nothing
 //
 // Each checker is a function of a tree of files. So the test of a checker can pass a broken tree,

@@ -17,6 +17,8 @@ var (
 	inlineCode = regexp.MustCompile("`[^`\n]+`")
 	// link finds [text](target "title") and images.
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
+	// linkTarget finds the target of a link, which readers do not see.
+	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
 	// section finds a heading. If a heading contains a link, only the text of the link counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	// place finds what a row of a table, which has no heading, is named by for links.

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -118,89 +117,6 @@ func trimmed(text string) string {
 		lines = append(lines, strings.TrimSpace(line))
 	}
 	return strings.Join(lines, "\n")
-}
-
-var (
-	fencedBlock = regexp.MustCompile("(?ms)^```.*?^```$")
-	headingMark = regexp.MustCompile(`(?m)^#+ `)
-	inlineText  = regexp.MustCompile("`[^`]+`")
-	figure      = regexp.MustCompile(`\d+(\.\d+)*`)
-)
-
-// factsOf returns the inline code and the figures in the text of a page, sorted.
-func factsOf(text string) []string {
-	text = linkTarget.ReplaceAllString(strings.Join(strings.Fields(fencedBlock.ReplaceAllString(text, "")), " "), "]")
-	facts := inlineText.FindAllString(text, -1)
-	facts = append(facts, figure.FindAllString(inlineText.ReplaceAllString(text, ""), -1)...)
-	slices.Sort(facts)
-	return slices.Compact(facts)
-}
-
-// checkChinese compares each page in Chinese with its page in English: both have the same headings,
-// by number and level, the same blocks of code, and the same names and figures in their texts. Each
-// recipe has a page in Chinese.
-func checkChinese(t testing.TB, tree fs.FS) (problems []string) {
-	t.Helper()
-	english := func(name string) string {
-		return strings.Replace(strings.Replace(name, ".zh-CN", "", 1), "docs/zh/", "docs/", 1)
-	}
-	translated := make(map[string]bool)
-	for _, name := range find(t, tree, "*.md") {
-		if english(name) == name || name == "docs/zh/README.md" { // an index of its own
-			continue
-		}
-		original := english(name)
-		translated[original] = true
-		if !exists(tree, original) {
-			problems = append(problems, name+": there is no "+original+": remove the page")
-			continue
-		}
-		here, there := read(t, tree, name), read(t, tree, original)
-		if !slices.Equal(fencedBlock.FindAllString(here, -1), fencedBlock.FindAllString(there, -1)) {
-			problems = append(problems, name+": the blocks of code are not those of "+original+": copy them")
-		}
-		marks := func(text string) []string {
-			return headingMark.FindAllString(fencedBlock.ReplaceAllString(text, ""), -1)
-		}
-		for _, fact := range factsOf(there) {
-			if !slices.Contains(factsOf(here), fact) {
-				problems = append(problems, name+": does not have "+fact+", which is in "+original)
-			}
-		}
-		for _, fact := range factsOf(here) {
-			if !slices.Contains(factsOf(there), fact) {
-				problems = append(problems, name+": has "+fact+", which is not in "+original)
-			}
-		}
-		if !slices.Equal(marks(here), marks(there)) {
-			problems = append(problems, name+": the headings are not those of "+original+": translate what has changed")
-		}
-	}
-	for _, name := range find(t, tree, "*.md") {
-		if path.Dir(name) == "docs/recipes" && !translated[name] {
-			problems = append(problems, name+": there is no page in Chinese, in docs/zh/recipes")
-		}
-	}
-	return problems
-}
-
-func TestChineseRefused(t *testing.T) {
-	t.Parallel()
-	const page = "# A\n\n## B\n\n```go\n# no heading\na()\n```\n"
-	tree := func(chinese string) fs.FS {
-		return treeOf(map[string]string{
-			"docs/recipes/a.md": page, "docs/zh/recipes/a.md": chinese, "docs/zh/README.md": "# 中文\n",
-		})
-	}
-	expect(t, checkChinese(t, tree("# 甲\n\n## 乙\n\n```go\n# no heading\na()\n```\n")))
-	expect(t, checkChinese(t, tree("# 甲\n\n## 乙\n\n```go\n# no heading\nb()\n```\n")), "docs/zh/recipes/a.md: the blocks")
-	expect(t, checkChinese(t, tree("# 甲\n\n```go\n# no heading\na()\n```\n")), "docs/zh/recipes/a.md: the headings")
-	expect(t, checkChinese(t, treeOf(map[string]string{
-		"docs/recipes/a.md": "It lasts 2 s: `New`.\n", "docs/zh/recipes/a.md": "3 s，`New`。\n",
-	})), "docs/zh/recipes/a.md: does not have 2,", "docs/zh/recipes/a.md: has 3,")
-	expect(t, checkChinese(t, treeOf(map[string]string{
-		"docs/recipes/a.md": page, "README.zh-CN.md": "# 甲\n",
-	})), "README.zh-CN.md: there is no README.md", "docs/recipes/a.md: there is no page in Chinese")
 }
 
 func TestReadmeRefused(t *testing.T) {

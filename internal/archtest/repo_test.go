@@ -21,18 +21,11 @@ const modulePath = "github.com/latchkit/latchkit"
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for name, check := range map[string]func(testing.TB, fs.FS) []string{
-		"imports":  checkImports,
-		"readme":   checkReadme,
-		"chinese":  checkChinese,
-		"links":    checkLinks,
-		"lua":      checkLua,
-		"names":    checkNames,
-		"columns":  checkColumns,
-		"comments": checkComments,
-		"fronts":   checkFronts,
-		"length":   checkLength,
-		"hygiene":  checkHygiene,
-		"promises": checkPromises,
+		"imports": checkImports,
+		"readme":  checkReadme,
+		"links":   checkLinks,
+		"lua":     checkLua,
+		"hygiene": checkHygiene,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
