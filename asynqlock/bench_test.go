@@ -54,22 +54,3 @@ func BenchmarkTask(b *testing.B) {
 		})
 	}
 }
-
-func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
-	n := make(map[string]float64)
-	for name, h := range handlers(t) {
-		n[name] = testing.AllocsPerRun(500, func() {
-			if err := h.ProcessTask(t.Context(), shipping); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-	delete(n, "no lock")
-	for name := range n {
-		// The limit is ten allocations, and one more for the case that a garbage collection has
-		// emptied the pools of encoding/json.
-		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {
-			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
-		}
-	}
-}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
@@ -32,9 +34,10 @@ type requestCost struct{ micros, allocs float64 }
 func (s requestCost) time() float64   { return s.micros }
 func (s requestCost) memory() float64 { return s.allocs }
 
-// handlers returns three handlers for net/http, and three for Gin. The three handlers do the
-// same work: the first has no lock, the second uses Run, and the third is behind an adapter.
-func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
+// handlers returns three handlers for net/http, three for Gin, and two for asynq. The three do the
+// same work: the first has no lock, the second uses Run, and the third is behind an adapter. Those
+// for asynq are a Run and an adapter.
+func handlers(l locker.Locker) (names []string, all map[string]http.Handler, err error) {
 	wait := locker.NoWait
 	done := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	byHand := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,14 +58,34 @@ func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 			c.Status(http.StatusConflict)
 		}
 	}
-	return []string{"net/http, no lock", "net/http, Run", "httplock", "gin, no lock", "gin, Run", "ginlock"}, map[string]http.Handler{
+	task := asynq.NewTaskWithHeaders("order:ship", nil, map[string]string{"order": "42"})
+	process := func(h asynq.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if h.ProcessTask(r.Context(), task) == nil {
+				w.WriteHeader(http.StatusNoContent)
+			}
+		})
+	}
+	work := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })
+	taskByHand := asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
+		rule := locker.Rule{Key: "order:" + task.Headers()["order"], Name: "order", Wait: wait}
+		return locker.Run(ctx, l, rule, func(context.Context) error { return nil })
+	})
+	guard, err := asynqlock.New(l, asynqlock.On("order:*", asynqlock.Template("order:{header.order}")))
+	if err != nil {
+		return nil, nil, err
+	}
+	names = []string{"net/http, no lock", "net/http, Run", "httplock", "gin, no lock", "gin, Run", "ginlock", "asynq, Run", "asynqlock"}
+	return names, map[string]http.Handler{
 		"net/http, no lock": done,
 		"net/http, Run":     byHand,
 		"httplock":          httplock.MustNew(l, "order:{header.X-Order}", httplock.WithWait(wait))(done),
 		"gin, no lock":      route(bare),
 		"gin, Run":          route(ginByHand),
 		"ginlock":           route(ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(wait)), bare),
-	}
+		"asynq, Run":        process(taskByHand),
+		"asynqlock":         process(guard.Middleware(work)),
+	}, nil
 }
 
 func runAdapters(ctx context.Context, o order) (f finding, err error) {
@@ -72,7 +95,10 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, l.Close(ctx)) }()
-	names, all := handlers(l)
+	names, all, err := handlers(l)
+	if err != nil {
+		return f, err
+	}
 	turns := make(map[string][]requestCost)
 	for range o.rounds {
 		for _, name := range names {
@@ -91,7 +117,7 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 		}
 		return rest
 	}
-	run := map[string]string{"httplock": "net/http, Run", "ginlock": "gin, Run"}
+	run := map[string]string{"httplock": "net/http, Run", "ginlock": "gin, Run", "asynqlock": "asynq, Run"}
 	f.table = newTable("handler", "µs", "allocs", "µs more than Run", "allocs more than Run")
 	for _, name := range names {
 		micros, allocs := "", ""

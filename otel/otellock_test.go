@@ -49,22 +49,6 @@ func TestANilOptionIsRefused(t *testing.T) {
 	}
 }
 
-func TestNothingIsAllocatedForWhatNobodyRecords(t *testing.T) {
-	tracer := tracenoop.NewTracerProvider().Tracer("")
-	ctx := context.Background()
-	bare := testing.AllocsPerRun(100, func() { tracer.Start(ctx, "acquire order") })
-	o := noop(t, otellock.WithHoldSpans(), otellock.WithKey())
-	for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease, locker.OpExtend, locker.OpRevoke} {
-		if n := testing.AllocsPerRun(100, func() {
-			if _, end := o.Begin(ctx, op, order); end != nil {
-				end(granted)
-			}
-		}); n > bare {
-			t.Errorf("%v allocates %v times, the tracer alone %v times", op, n, bare)
-		}
-	}
-}
-
 func BenchmarkObserver(b *testing.B) {
 	for name, opts := range map[string][]locker.Option{
 		"none": nil,

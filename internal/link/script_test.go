@@ -34,17 +34,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("got %s\nwant %s", got, want)
 		}
 	}
-
-	token, ttl := strings.Repeat("T", 26), int64(30_000)
-	allocs := testing.AllocsPerRun(100, func() {
-		sink = build([]string{token, "b", "c", "d", "e", "f"}, token, ttl, ttl, ttl, "", token, ttl)
-	})
-	if allocs > 2 { // one for the command, and one for its first key
-		t.Errorf("%v allocations", allocs)
-	}
 }
-
-var sink []any
 
 // scriptOf returns the Script with the given Lua text.
 func scriptOf(text string) *Script {

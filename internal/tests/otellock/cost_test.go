@@ -3,7 +3,6 @@ package otellock_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace/noop"
@@ -13,30 +12,6 @@ import (
 
 	otellock "github.com/latchkit/latchkit/otel"
 )
-
-// The metrics of a lock need no allocations. A span needs an allocation, because even a tracer that
-// records nothing makes a context for the span. So the test measures holds, which have no span
-// here.
-func TestMeasuringALockDoesNotAllocate(t *testing.T) {
-	tel := newTelemetry(t, sdktrace.NeverSample(), otellock.WithoutLinks())
-	rule := locker.Rule{Key: "order:1", Name: "order"}
-	hold := func() {
-		_, end := tel.observer.Begin(t.Context(), locker.OpHold, rule)
-		end(locker.Outcome{Result: locker.ResultReleased})
-	}
-	hold() // the first hold is not measured, because it creates the time series
-	if n := testing.AllocsPerRun(1000, hold); n != 0 {
-		t.Errorf("%v allocations for the measurements of a hold, want none", n)
-	}
-	renewals := tel.observer.(locker.RenewalObserver)
-	renewed := func() {
-		renewals.Renewed(t.Context(), rule, locker.RenewalEvent{Margin: 20 * time.Second, TTL: 30 * time.Second})
-	}
-	renewed()
-	if n := testing.AllocsPerRun(1000, renewed); n != 0 {
-		t.Errorf("%v allocations for a renewal, want none", n)
-	}
-}
 
 // BenchmarkALockThatIsObserved shows what an Observer adds to the cost of a lock. It measures
 // acquire, hold and release on a Store without a server.
