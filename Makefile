@@ -21,10 +21,20 @@ golangci-lint = $(cache)/golangci-lint
 # Files that the tests need and no package manager has.
 cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 
-# On a machine with little disk, CI gives a folder for what only one step compiles; the step removes it.
-scratch =
-in-scratch = $(if $(scratch),GOCACHE=$(scratch)/$(1))
-forget = $(if $(scratch),rm -rf $(scratch)/$(1))
+# What make test runs with the race detector: the root module, and what a contributor of any part needs
+# beside it.
+raced = ./... ./internal/sqltest $(addprefix ./internal/tests/,asynqlock engine runall sqllock)
+
+# And without the race detector: the simulators, each of which is one goroutine that computes, and the
+# sale, as README's first command builds it.
+plain = $(addprefix ./internal/tests/,quorum readers semaphore simulator miniredis) ./examples/flashsale
+
+# All other packages of the workspace: a new package is in make test-all until it is named above.
+rest = $(filter-out $(shell go list $(raced) $(plain)),$(shell go list work))
+
+# On a machine with little disk, CI gives the command that removes builds. It runs after the last step
+# that needs them.
+forget = :
 
 # The packages whose tests hold the laws on a server.
 stores = ./internal/redisstore ./internal/quorum ./internal/scriptless ./locker/polling
@@ -32,17 +42,16 @@ stores = ./internal/redisstore ./internal/quorum ./internal/scriptless ./locker/
 # The server of the oldest Redis that users may have.
 redis-6.2 = $(cache)/redis-6.2
 
-# The tests stop and restart real servers, and a busy machine can be late for a bound that an idle
-# machine keeps. So a failed test runs once more, alone. It must pass then, and the summary
-# names it: such a test has a defect, or the product has. A data race, a panic and more than five
-# failures are final.
-gotestsum = $(cache)/gotestsum
-test-go = $(gotestsum) --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-abort-on-data-race --rerun-fails-run-root-test
+# No test is repeated: a test that fails now and then has a defect, or the product has. Tests with
+# servers mostly wait, so more packages run at once than there are cores. The linters run go vet.
+at-once = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+go-test = go test -p $(at-once) -vet=off -ldflags="-s -w" -shuffle=on -timeout 15m
+
+say = @printf '\n=== %s: %s\n' "$$(date +%T)"
 
 .PHONY: help
 help: ## list the commands
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 11
 
 .PHONY: tools
 tools: ## install the servers that the tests start, or say what to install
@@ -52,38 +61,55 @@ tools: ## install the servers that the tests start, or say what to install
 clients: ## install the locks of other languages that the tests run beside latchkit
 	@.ci/install-clients $(cache)/clients
 
-.PHONY: gotestsum
-gotestsum:
-	@$(alone) go build -C tools -o $(gotestsum) gotest.tools/gotestsum
-
 .PHONY: golangci-lint
 golangci-lint:
 	@$(alone) go build -C tools -o $(golangci-lint) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: test
-test: tools clients gotestsum ## run all tests, in all modules, on real servers, with the newest and the oldest versions
-	@# Until its end, go test keeps a copy of each package that it compiles, beside the one in the cache. So
-	@# on a small disk, one command for each module compiles first. Elsewhere that is slower: tests wait
-	@# for time to pass while others compile.
-	@set -e; for module in $(if $(scratch),$(modules)); do \
-		echo "$$module compiles"; \
-		(cd $$module && $(call in-scratch,race) go list -race -test -export ./... >/dev/null); \
-	done
-	@# The linters run go vet.
-	$(call in-scratch,race) $(test-go) --packages work -- -race -vet=off -ldflags="-s -w" -shuffle=on -timeout 20m
-	@echo "the laws of all Stores on Redis 6.2, and a former master that serves on"
-	@.ci/install-servers redis-6.2 $(redis-6.2)
-	PATH="$(redis-6.2):$$PATH" $(call in-scratch,race) $(test-go) --packages "$(stores)" -- -race -vet=off -ldflags="-s -w" -count=1 -run 'ObeysTheLaws|FormerMaster' -skip SetAndAClusterObeys
-	@# Checked from sources, because each module would compile its own versions of what it imports.
+test: ## laws on real servers, adapters, SQL, killed processes, the sale; it installs what it needs: at most 12 minutes
+	@.ci/install-servers redis-server postgres mariadbd cc
+	$(go-test) -race $(raced)
+	$(go-test) $(plain)
+	go run ./examples/flashsale -assert
+
+.PHONY: test-all
+test-all: tools clients others redis-6.2 alone oldest attacked check ## what make test leaves out, and what CI wants beside the tests: some 20 minutes
+
+.PHONY: others
+others:
+	$(say) "the packages that make test leaves out"
+	$(go-test) -race $(rest)
+
+.PHONY: redis-6.2
+redis-6.2:
+	$(say) "the laws of all Stores on Redis 6.2, and a former master that serves on"
+	.ci/install-servers redis-6.2 $(redis-6.2)
+	PATH="$(redis-6.2):$$PATH" $(go-test) -race -count=1 -run 'ObeysTheLaws|FormerMaster' -skip SetAndAClusterObeys $(stores)
+	$(forget)
+
+# Checked from sources, because each module would compile its own versions of what it imports.
+.PHONY: alone
+alone:
+	$(say) "the types of each module with the versions of its own go.mod"
 	@$(alone) go build -C tools -o $(cache)/typecheck ./typecheck
 	@printf '%s\n' $(modules) | $(alone) xargs -P 2 -I{} $(cache)/typecheck -tests $$(go env GOOS)/$$(go env GOARCH) {} ./...
-	@$(call forget,race)
-	@echo "the root once more, without the laws of Stores, with the oldest Go and the oldest dependencies"
-	$(alone) $(oldest) $(call in-scratch,oldest) $(test-go) --packages ./... -- -p 4 -vet=off -ldflags="-s -w" -shuffle=on -timeout 20m -skip 'ObeysTheLaws|LawsHold|WhenACallIsLost'
-	@$(call forget,oldest)
+
+.PHONY: oldest
+oldest:
+	$(say) "the root, without the laws of Stores, with the oldest Go and the oldest dependencies"
+	$(alone) $(oldest) $(go-test) $(if $(laws),,-skip 'ObeysTheLaws|LawsHold|WhenACallIsLost') ./...
+	$(forget)
+
+.PHONY: attacked
+attacked:
+	$(say) "pauses on MySQL, chaos, broken code, foreign requests"
+	.ci/matrix --ci
+	.ci/chaos
+	.ci/mutants --worst
+	.ci/fuzz 20s
 
 .PHONY: matrix
-matrix: tools clients gotestsum ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
+matrix: tools clients ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
 	.ci/matrix
 
 # The rounds of make chaos and make soak: for how long.
@@ -105,7 +131,7 @@ soak: tools ## the same for an hour on all three servers, and write docs/faults.
 mutants: tools ## break the code in one line at a time, and see a test fail: half an hour
 	.ci/mutants
 
-# Each adapter has a target. Fuzzing starts with the corpus, which make test runs as well.
+# Each adapter has a target. Fuzzing starts with the corpus, which make test-all runs as well.
 fuzztime = 20s
 
 .PHONY: fuzz

@@ -36,7 +36,7 @@ func TestModulesAsReleased(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.folder, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// make test compiles each module alone, so here it is enough that all packages are found.
+	// make test-all checks each module alone, so here it is enough that all packages are found.
 	s.run("list", "-deps", ".")
 	for line := range strings.Lines(s.run("list", "-m", "-f", "{{.Path}} {{.Version}}{{with .Replace}} replaced{{end}}", "all")) {
 		if strings.HasPrefix(line, root) && !strings.HasSuffix(strings.TrimSpace(line), " "+version) {
