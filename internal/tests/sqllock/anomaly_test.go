@@ -65,6 +65,7 @@ func claimFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 }
 
 func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
 		db.writeClaim(t, account.Key, 1, "old")
@@ -88,6 +89,7 @@ func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
 }
 
 func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
 		db.writeClaim(t, account.Key, 1, "nobody")
@@ -113,6 +115,7 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 // its lease, and does not notice this. Then a newer holder reads and writes, and only then the
 // old holder writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
+	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -163,6 +166,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 }
 
 func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
 		db.writeClaim(t, account.Key, 1, "nobody")
@@ -207,6 +211,7 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 }
 
 func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.writeClaim(t, account.Key, 1, "nobody")
 		paused, next := db.begin(t, sql.LevelReadCommitted), db.begin(t, sql.LevelReadCommitted)

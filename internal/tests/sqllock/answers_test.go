@@ -41,6 +41,7 @@ func newPermits(t *testing.T, n int) *locker.Engine {
 // An answer is stored if and only if the work was done, also without a lease. If a statement of the
 // work has ended the transaction, the answer would be committed without the work.
 func TestAnAnswerIsStoredOnlyWithItsWork(t *testing.T) {
+	t.Parallel()
 	for _, end := range []string{"ROLLBACK", "COMMIT"} {
 		t.Run(end, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -67,6 +68,7 @@ func TestAnAnswerIsStoredOnlyWithItsWork(t *testing.T) {
 // The work of an answer without a lease has a claim, which says that the transaction is open, and
 // another transaction that would wait for the last connection is refused.
 func TestWorkWithoutALeaseIsATransactionLikeOthers(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, h := newAnswers(t, db)
 		db.SetMaxOpenConns(1)
@@ -97,6 +99,7 @@ func TestWorkWithoutALeaseIsATransactionLikeOthers(t *testing.T) {
 // A COMMIT that gets no answer keeps nobody longer than the context, or than WithAnswerWithin. The
 // drivers of MySQL and of others wait for it without end.
 func TestACommitWithoutAnAnswerKeepsNobodyBeyondItsTime(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		far, w := overWire(t, db)
 		answers, h := newAnswers(t, far, sqllock.WithAnswerWithin(500*time.Millisecond))
@@ -137,6 +140,7 @@ func TestACommitWithoutAnAnswerKeepsNobodyBeyondItsTime(t *testing.T) {
 // On the caller's own connection, database/sql waits for a COMMIT that hangs. Do and its lock do
 // not.
 func TestACommitOnTheCallersConnectionKeepsNobodyBeyondItsTime(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		far, w := overWire(t, db)
 		conn, err := far.Conn(t.Context())
@@ -167,6 +171,7 @@ func TestACommitOnTheCallersConnectionKeepsNobodyBeyondItsTime(t *testing.T) {
 
 // A savepoint of Nested survives Swap, or Swap says that it cannot keep it.
 func TestSwapInsideOfNested(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		err := answers.Transact(t.Context(), func(ctx context.Context) error {
@@ -190,6 +195,7 @@ func TestSwapInsideOfNested(t *testing.T) {
 // A request runs once on every Locker: a lease whose fence no database can compare is not claimed,
 // and beside it the others are.
 func TestAnAnswerNeedsNoFence(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		permits := newPermits(t, 3)
@@ -222,6 +228,7 @@ func TestAnAnswerNeedsNoFence(t *testing.T) {
 // A lease that the transaction cannot claim, such as a permit, ends the transaction when it ends,
 // although the work of the Keeper outlives its client. Its next holder may write already.
 func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		permits := newPermits(t, 1)
@@ -262,6 +269,7 @@ func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 
 // Beside a lease that cannot be claimed, a Shared lease does not make the transaction read-only.
 func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		permits := newPermits(t, 1)
@@ -286,6 +294,7 @@ func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
 
 // A run that another one has overtaken is refused, also if its answer is not kept.
 func TestAnOvertakenRunWithoutAnAnswerIsRefused(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		l, _ := memory(t)
@@ -310,6 +319,7 @@ func TestAnOvertakenRunWithoutAnAnswerIsRefused(t *testing.T) {
 
 // When all leases of a context were released, its transaction is refused as Within refuses it.
 func TestAnAnswerUnderReleasedLeasesIsRefused(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, _ := newAnswers(t, db)
 		l, _ := memory(t)

@@ -2,8 +2,6 @@ package sqllock_test
 
 import (
 	"errors"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,16 +11,10 @@ import (
 )
 
 // setBack restarts the server with a clock that is one day behind.
-func setBack(t *testing.T, server *redistest.Server) {
+func setBack(t *testing.T, server *redistest.Server, clock *redistest.Clock) {
 	t.Helper()
-	library := filepath.Join(t.TempDir(), "clock.so")
-	cc := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", library, "testdata/clock.c")
-	if out, err := cc.CombinedOutput(); err != nil {
-		t.Fatalf("a C compiler is needed, as it is for go test -race: %v\n%s", err, out)
-	}
-	t.Setenv("LD_PRELOAD", library)
+	clock.Set(-24 * time.Hour)
 	server.Restart()
-	t.Setenv("LD_PRELOAD", "")
 	now, err := server.Client(t).Time(t.Context()).Result()
 	if err != nil || time.Since(now) < 23*time.Hour {
 		t.Fatalf("the control: the server's clock says %v, %v", now, err)
@@ -32,13 +24,13 @@ func setBack(t *testing.T, server *redistest.Server) {
 // When a Redis server is restored from an old snapshot, its fences still grow, because the server
 // makes fences from its clock. If the clock was set back, too, the server grants the same
 // fences again. Even then no stale holder overwrites data, and RepairAll raises the fences.
-//
-// This test is not parallel, because it sets the environment of the servers that it starts.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
+	t.Parallel()
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		t.Run(nameOf[d], func(t *testing.T) {
+			t.Parallel()
 			db := newDatabase(t, d)
-			server := redistest.Start(t, "--dir", t.TempDir())
+			server, clock := redistest.StartWithClock(t, "--dir", t.TempDir())
 			keys := []string{"account:1", "account:2", "account:3"}
 			l := redisLocker(t, server)
 			do := func() (errs []error) {
@@ -64,7 +56,7 @@ func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 			check("with the old snapshot")
 			db.checkBalance(t, 115)
 
-			setBack(t, server)
+			setBack(t, server, clock)
 			for i, err := range do() {
 				if !errors.Is(err, sqllock.ErrFenceRegressed) {
 					t.Errorf("%s with the clock set back: %v", keys[i], err)

@@ -32,6 +32,7 @@ func overWire(t testing.TB, db *database) (*database, *chaos.Wire) {
 }
 
 func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]chaos.Strike{"the answer is cut off": chaos.CutAnswer, "the request is cut off": chaos.CutRequest, "the answer is swallowed": chaos.Swallow} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -71,6 +72,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 // A constraint may fail at COMMIT. Then the server's reply proves that nothing was committed,
 // so Do neither reads the ledger nor repeats the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
 			db.DB = open(t, db.driver, db.dsn+"&_pragma=foreign_keys(1)")
@@ -94,6 +96,7 @@ func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 }
 
 func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		strike    chaos.Strike
 		committed bool
@@ -137,6 +140,7 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 // moment later. It also waits for a transaction with the first claim of a resource, although
 // Resolve cannot see the new row of this claim yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
+	t.Parallel()
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -178,6 +182,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 
 // A result of Resolve stays true, even for a transaction that was open when Resolve was called.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
@@ -211,6 +216,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 // Resolve waits only for the transaction of its operation, not for other transactions on the
 // same resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
@@ -229,6 +235,7 @@ func TestResolveWaitsForNobodyElse(t *testing.T) {
 }
 
 func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	if _, err := resolve(t.Context(), db, "account:1"); !errors.Is(err, locker.ErrInvalidRule) {
 		t.Error(err)
@@ -236,6 +243,7 @@ func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
 }
 
 func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
@@ -258,6 +266,7 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 // Sometimes the server's reply to a ROLLBACK or a COMMIT is lost. Do does not wait for such a reply
 // for ever, so the lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		word string
 		work error
@@ -294,6 +303,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 
 // At whatever point the connection breaks, Do returns the true result, and the next Do works.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]chaos.Strike{"answer": chaos.CutAnswer, "request": chaos.CutRequest} {
 		t.Run("the "+name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {

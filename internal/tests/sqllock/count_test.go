@@ -60,6 +60,7 @@ var counter = proc.Register("counter", func(args []string) {
 // Processes that increment one account are paused at random times. Nevertheless, each increment
 // is in the account exactly once.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
+	t.Parallel()
 	for _, d := range []sqllock.Dialect{postgres, maria} {
 		t.Run(nameOf[d], func(t *testing.T) {
 			db := newDatabase(t, d)

@@ -15,6 +15,7 @@ import (
 )
 
 func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var fence uint64
@@ -38,6 +39,7 @@ func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 }
 
 func TestWhatFailsLeavesNothing(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
@@ -79,6 +81,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestALostLeaseIsNeverCommitted(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -100,6 +103,7 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 // Some libraries, such as pgx, do not end a transaction when its context ends. Do must not
 // commit such a transaction after its context has ended.
 func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
 		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
 			store.Steal(account.Key)
@@ -157,6 +161,7 @@ func (k *keen) Commit(ctx context.Context) error {
 }
 
 func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		store := newLosing()
 		l := store.locker(t)
@@ -183,6 +188,7 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 // Within runs under a lease that other code has taken. If this lease is lost when the
 // transaction has already been committed, Within reports no loss.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {
 			fails error
@@ -214,6 +220,7 @@ func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 }
 
 func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		lease, err := l.Acquire(t.Context(), account)
@@ -241,6 +248,7 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 }
 
 func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		ahead := uint64(1) << 61
@@ -261,6 +269,7 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 }
 
 func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
 	rule := locker.Rule{Key: "account:repaired"}
@@ -279,6 +288,7 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 }
 
 func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		// between the grant and the claim, another holder gets the key and claims
@@ -295,6 +305,7 @@ func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
 }
 
 func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l := fenceless(t)
 		ran := false
@@ -307,6 +318,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 
 // A program that uses no fences may have taken the key. Then the old holder is stale, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		late := beginner{db, func() {
@@ -322,6 +334,7 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 }
 
 func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}, {Key: "c", TTL: account.TTL}}

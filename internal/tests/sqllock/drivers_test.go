@@ -14,6 +14,7 @@ import (
 )
 
 func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		conn, err := db.Conn(t.Context())
@@ -38,6 +39,7 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 }
 
 func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		prefix := sqllock.WithTablePrefix("my_")
 		for _, err := range runTogether(16, func(int) error { return migrate(t.Context(), db, prefix) }) {
@@ -71,6 +73,7 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 // rule that ignores spaces at the end could make two keys equal. One of the keys is as long as
 // a key may be.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		long := strings.Repeat("k", 511)
@@ -89,6 +92,7 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 // Between a program and PostgreSQL there may be a connection pooler that does not allow
 // prepared statements. sqllock works in every mode in which pgx sends queries.
 func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {

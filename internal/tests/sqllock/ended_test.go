@@ -19,6 +19,7 @@ import (
 // InnoDB reports the deadlock of a SELECT … FOR UPDATE only when the row of the deadlock is read.
 // The Tx of sqllock does not get this error, because only rows.Err or Scan returns it.
 func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
+	t.Parallel()
 	t.Run("mysql", func(t *testing.T) {
 		t.Parallel()
 		db := newDatabase(t, maria)
@@ -64,6 +65,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 // A function under Do must not end its transaction. If it calls Commit or Rollback
 // nevertheless, Do returns the true result.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		ran := 0
@@ -94,6 +96,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 // After a failed statement, PostgreSQL rolls the transaction back at COMMIT. Do must then
 // return an error, although the function returned nil.
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -112,6 +115,7 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 // On MySQL, the settings of a transaction are settings of its session. After the transaction,
 // these settings must not affect the next user of the connection.
 func TestTheSessionIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
 	l, _ := memory(t)
@@ -141,6 +145,7 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 // Instead of a pool, Do may get a *sql.Conn, which is a single connection. The session of this
 // connection gets its old settings back, too.
 func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	conn, err := db.Conn(t.Context())
@@ -178,6 +183,7 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 // ROLLBACK: as soon as autocommit is on again, the server would commit the open transaction.
 // (If the settings are restored earlier, this test fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -207,6 +213,7 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 
 // Do reads the ledger on the only connection, which the transaction has kept.
 func TestATransactionThatTheFunctionHasCommittedNeedsNoSecondConnection(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)

@@ -17,6 +17,7 @@ var isolations = []sql.IsolationLevel{
 // If a resource was never claimed, it has no row yet. Its first claim must not wait for the first
 // claims of other resources, at any isolation level.
 func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
+	t.Parallel()
 	for _, d := range []sqllock.Dialect{postgres, maria} {
 		for _, level := range isolations {
 			t.Run(nameOf[d]+" "+level.String(), func(t *testing.T) {

@@ -41,6 +41,7 @@ func charge(door http.Handler, key string) *httptest.ResponseRecorder {
 }
 
 func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.NewFromStore(store.NewProcess())
@@ -93,6 +94,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 // The answer to a request with an Idempotency-Key is stored in the transaction of its work. The
 // transaction claims the guard's lease. So a stale holder writes neither the answer nor the work.
 func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.NewFromStore(store.NewProcess())

@@ -30,6 +30,7 @@ func idleFor(ctx context.Context, d time.Duration) error {
 }
 
 func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
@@ -57,6 +58,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 // When a server has ended an idle transaction, Do must not call the function again, because
 // work outside of the database, such as a payment, would be done twice.
 func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
+	t.Parallel()
 	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },
 		"and the function returns": func(context.Context, *sqllock.Tx) error { return nil },
@@ -84,6 +86,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 // When a connection breaks for another reason than an idle transaction, Do repeats the
 // transaction.
 func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
@@ -112,6 +115,7 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 // sqllock uses on MySQL, database/sql would then wait for the end of the transaction, and the
 // function's next statement would wait for the ping.
 func TestAFailedPingKeepsNobody(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var target sqllock.Beginner = db
@@ -168,6 +172,7 @@ func numberOf(rows *sql.Rows, err error) (n int64, _ error) {
 // While the function reads rows slowly, their connection is in use, so sqllock cannot send a
 // ping on it.
 func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
 		l, _ := memory(t)
@@ -207,6 +212,7 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 // On MySQL, the idle limit is a setting of the session. It must not affect the next user of the
 // connection.
 func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		show := map[sqllock.Dialect]string{
@@ -247,6 +253,7 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 
 // WithIdleLimit also holds where nothing is claimed.
 func TestTheIdleLimitHoldsForEveryTransaction(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	const show = "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint"
 	for limit, want := range map[time.Duration]int64{0: 0, 3 * time.Second: 3000} {
@@ -280,6 +287,7 @@ func TestTheIdleLimitHoldsForEveryTransaction(t *testing.T) {
 // PostgreSQL shows its own idle limit in a unit of its choice, such as 20min or 1h. sqllock
 // must understand every unit.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	l, _ := memory(t)
 	for own, want := range map[string]int64{"0": 1800000, "1000500ms": 1000500, "999999": 999999, "1000s": 1000000, "20min": 1200000, "1h": 1800000, "90min": 1800000, "20d": 1800000} {

@@ -35,6 +35,7 @@ func nestRuns(ctx context.Context, l locker.Locker, keys []string, fn func(ctx c
 // A failover loses the lease of the outer key, and a newer holder of this key commits. A claim of
 // only the inner key would not notice this newer holder.
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.NewFromStore(store.NewProcess())
@@ -70,6 +71,7 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 }
 
 func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := nestRuns(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
@@ -96,6 +98,7 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 
 // The work reads under a Shared lease and writes under an Exclusive lease.
 func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.NewFromStore(store.NewProcess())
@@ -144,6 +147,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 
 // Two transactions that read the same resource do not wait for each other.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
@@ -168,6 +172,7 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 // A newer holder has claimed, and the lock server has not lost its data. So the error must be
 // ErrStaleFence, and not an error that advises Repair.
 func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
 		overtake := func() {
@@ -196,6 +201,7 @@ func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 }
 
 func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		for name, outer := range map[string]func(fn func(ctx context.Context) error) error{
@@ -223,6 +229,7 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 // The context has a lease of one Locker, and Do gets another Locker for the same server. Do
 // must not wait for the key, because the context itself holds it.
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
 	other, err := locker.NewFromStore(store.NewProcess())
@@ -245,6 +252,7 @@ func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 }
 
 func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T) {
+	t.Parallel()
 	db, other := newDatabase(t, postgres), newDatabase(t, maria)
 	if err := migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {
 		t.Fatal(err)
@@ -267,6 +275,7 @@ func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T
 }
 
 func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		db.SetMaxOpenConns(1)
@@ -283,6 +292,7 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 
 // A program may give the same pool as a *sql.DB in one place, and inside of another type elsewhere.
 func TestHandlesOfOnePoolAreNestedAsOneWhateverEmbedsThePool(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		type service struct{ *sqlx.DB }
 		l, _ := memory(t)
@@ -334,6 +344,7 @@ func TestHandlesOfOnePoolAreNestedAsOneWhateverEmbedsThePool(t *testing.T) {
 // The lease of the context is on another lock server, so it does not hold the key that Do
 // wants.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	here, _ := memory(t)
 	there := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -349,6 +360,7 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 // This lease is truly Shared, because its Locker has readers. A newer writer cannot claim while
 // the reading transaction is open.
 func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
@@ -382,6 +394,7 @@ func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 
 // The transaction of InTx may write, so a Shared lease must keep newer writers away from it, too.
 func TestNoWriterClaimsWhatATransactionOfInTxReadsUnderASharedLease(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
@@ -430,6 +443,7 @@ func TestNoWriterClaimsWhatATransactionOfInTxReadsUnderASharedLease(t *testing.T
 // A Handle with ReadOnly claims nothing, so InTx must refuse a transaction that may write. SQLite
 // has no such transactions, so Verify refuses what was written.
 func TestAReadOnlyHandleRefusesATransactionOfInTxThatMayWrite(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		h := handle(t, nil, db, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true}))
@@ -463,6 +477,7 @@ func TestAReadOnlyHandleRefusesATransactionOfInTxThatMayWrite(t *testing.T) {
 
 // A transaction that is done again under a Shared lease would write without a claim.
 func TestATransactionWhoseLeaseWasDowngradedIsNotDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
@@ -488,6 +503,7 @@ func TestATransactionWhoseLeaseWasDowngradedIsNotDoneAgain(t *testing.T) {
 // A context of locker.Detach still has the transaction of the function, but that transaction has
 // ended when the goroutine begins its own.
 func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
@@ -513,6 +529,7 @@ func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {
 // key, the goroutine would wait only for the connection, and if the function waits for the
 // goroutine, for ever.
 func TestADetachedGoroutineWaitsForTheLockOfItsTransactionButNotForItsConnection(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, store := memory(t)
@@ -543,6 +560,7 @@ func TestADetachedGoroutineWaitsForTheLockOfItsTransactionButNotForItsConnection
 // Readers of a key have it together, so a reader does not wait for the other reader's transaction
 // when it acquires the lock.
 func TestADetachedReaderDoesNotWaitForTheConnectionOfItsTransaction(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))

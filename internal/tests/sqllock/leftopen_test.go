@@ -18,6 +18,7 @@ import (
 // the function would repeat its effects elsewhere. So the error says what to do, after one call. On
 // SQLite, open Rows hinder no COMMIT.
 func TestAFunctionThatLeavesRowsOpenIsNotRepeated(t *testing.T) {
+	t.Parallel()
 	const many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n"
 	for name, leave := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"Rows": func(ctx context.Context, tx *sqllock.Tx) error {
@@ -81,6 +82,7 @@ func TestAFunctionThatLeavesRowsOpenIsNotRepeated(t *testing.T) {
 // When ctx ends, database/sql locks the *sql.Tx to roll it back, behind the statement under way.
 // The lock looks as if Rows were open. In this test, the statement lasts, so that the lock lasts.
 func TestTheEndOfCtxIsNotTakenForOpenRows(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		running := "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND state = 'active' AND application_name = '" + db.schema + "'"

@@ -127,6 +127,7 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 // updates is in the account exactly once. The full size of this test takes half an hour:
 // -library-processes 16 -library-increments 1000 -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		library string
 		d       sqllock.Dialect

@@ -67,6 +67,7 @@ func (s scene) awaitWaiter(ctx context.Context) {
 // TestEachOutcomeIsTold checks, for each case, the error of Do, the content of the database, and
 // the span of the transaction.
 func TestEachOutcomeIsTold(t *testing.T) {
+	t.Parallel()
 	const common = " fence=N key=account:1 mode=exclusive name=account"
 	errShared := errors.New("two come too close")
 	for name, tc := range map[string]struct {

@@ -136,6 +136,7 @@ func (db *database) start(t testing.TB, program proc.Program, more ...string) *p
 }
 
 func TestAHolderThatWasPausedAfterItsLastReadDoesNotCommit(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		key := t.Name()
 		child := db.start(t, readHolder, key)
@@ -151,6 +152,7 @@ func TestAHolderThatWasPausedAfterItsLastReadDoesNotCommit(t *testing.T) {
 }
 
 func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		key := t.Name()
 		child := db.start(t, commitHolder, key)

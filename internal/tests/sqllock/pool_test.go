@@ -18,6 +18,7 @@ import (
 // transactions begin before the lock is taken, as in many programs. In the second part, the
 // callers use sqllock.Do, which takes the lock before it takes a connection.
 func TestWaitersKeepNoConnections(t *testing.T) {
+	t.Parallel()
 	const (
 		waiters = 200
 		held    = 700 * time.Millisecond
@@ -75,6 +76,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 }
 
 func TestOneConnectionIsEnough(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
@@ -91,6 +93,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 // After a restart of the server, the connections of a pool are dead. database/sql skips such
 // connections, and Do skips them, too.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		const idle = 10
 		pool := &database{DB: open(t, db.driver, db.dsn), dialect: db.dialect}

@@ -25,6 +25,7 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // A statement of the work, for example from a migration, may be COMMIT or ROLLBACK. Do notices
 // that this has ended its transaction, and returns ErrEnded.
 func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
+	t.Parallel()
 	for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
 		for name, next := range map[string]string{"": "", ", and another one begun": "BEGIN"} {
 			t.Run(text+name, func(t *testing.T) {
@@ -65,6 +66,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 // SQLite lets a read-only transaction write and commit. Then the error must not be the one after
 // which nothing was changed.
 func TestACommitOfAReadOnlyTransactionIsNoticedOnSQLite(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	onlyReads := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
@@ -104,6 +106,7 @@ func TestACommitOfAReadOnlyTransactionIsNoticedOnSQLite(t *testing.T) {
 
 // On MySQL and MariaDB, a DDL statement commits the transaction. Do notices this, too.
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -117,6 +120,7 @@ func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 }
 
 func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		conn, err := db.Conn(t.Context())
@@ -160,6 +164,7 @@ func plainLibrary(db *database) sqllock.Database[*sql.Tx] {
 // After a deadlock whose error was ignored, the later statements must not be committed one by one.
 // sqllock must ensure this with any library for databases.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	m := newMeeting()
@@ -187,6 +192,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 // After a transaction, its connection goes back to the pool with the old settings, whatever has
 // ended the transaction.
 func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
 	l, _ := memory(t)
@@ -272,6 +278,7 @@ func minimalServer(db *database, blocks, timeOuts *int) sqllock.Database[*sql.Tx
 // MariaDB rounds each number to an integer. MySQL refuses other numbers for wait_timeout with error
 // 1232, and LEAST of an unsigned and a signed integer is a DECIMAL there.
 func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	blocks, timeOuts := 0, 0
@@ -286,6 +293,7 @@ func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
 
 // MySQL accepts only one statement at a time.
 func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, store := memory(t)
 	blocks, timeOuts := 0, 0
@@ -323,6 +331,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 
 // When the tables exist, Migrate works for a role that may use them, but may not create tables.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	role := "reader_" + db.schema
 	for _, statement := range []string{
@@ -358,6 +367,7 @@ func (c code) Error() string { return "not found" }
 func (c code) Code() int     { return int(c) }
 
 func TestACodeOfAnotherPackagesErrorIsNotTheDatabases(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	for _, want := range []error{code(5), code(6), code(1029), struct{ codeField }{codeField{Code: 5}}} {
@@ -376,6 +386,7 @@ func (codeField) Error() string { return "a field" }
 // The role of this test has a lock_timeout, as the documentation recommends. If a claim waits
 // for longer, PostgreSQL ends it, and Do repeats the transaction.
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
 	db.writeClaim(t, account.Key, 1, "old")
@@ -397,6 +408,7 @@ func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 }
 
 func TestSpentRetriesNameTheirNumber(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
@@ -414,6 +426,7 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 // In this test, the column of the fence is added to a table with rows, without a default. So the
 // fence of the old rows is NULL.
 func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
 		for _, fence := range []int{7, 8} {
@@ -430,6 +443,7 @@ func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 }
 
 func TestAnOperationHappensOnce(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		calls := 0
 		pay := func(l locker.Locker, fails error) error {
@@ -461,6 +475,7 @@ func TestAnOperationHappensOnce(t *testing.T) {
 
 // The lock server has lost its data, so two holders do the same work at the same time.
 func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		m := newMeeting()
 		errs := runTogether(2, func(i int) error {

@@ -54,6 +54,7 @@ func (g *gate) pass(ctx context.Context) {
 // claim has already shown that no newer holder has claimed. After a transaction that has
 // failed, Do waits for the answer to the release, and reports the result.
 func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
+	t.Parallel()
 	errOnPurpose := errors.New("on purpose")
 	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {
 		t.Run(name, func(t *testing.T) {

@@ -66,6 +66,7 @@ func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, op
 }
 
 func TestADeadlockIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		m := newMeeting()
@@ -91,6 +92,7 @@ func TestADeadlockIsDoneAgain(t *testing.T) {
 }
 
 func TestASerializationFailureIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		serializable := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable})
@@ -138,6 +140,7 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 // waited. Without a ROLLBACK, the next attempt would also commit the transaction's earlier
 // statements.
 func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		blocker := db.begin(t, sql.LevelReadCommitted)
@@ -165,6 +168,7 @@ func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 }
 
 func TestABusySQLiteIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		blocker := db.begin(t, sql.LevelDefault)
@@ -183,12 +187,15 @@ func TestABusySQLiteIsDoneAgain(t *testing.T) {
 }
 
 func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	tries := 0
 	began := time.Now()
-	err := transact(t.Context(), l, db, locker.Rule{Key: "short", TTL: 300 * time.Millisecond, EndAfter: 300 * time.Millisecond},
-		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) }, sqllock.WithRetries(1_000_000))
+	// A busy machine can be late by less than the margin.
+	err := transact(t.Context(), l, db, locker.Rule{Key: "short", TTL: 3 * time.Second, EndAfter: 3 * time.Second},
+		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) },
+		sqllock.WithRetries(1_000_000), sqllock.WithMargin(2*time.Second))
 	if !errors.Is(err, errOnPurpose) || tries < 2 {
 		t.Errorf("%v after %d attempts", err, tries)
 	}
@@ -200,6 +207,7 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 // Do repeats a transaction only if, after the pause before the repetition, the lease has enough
 // time left for the COMMIT.
 func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	for margin, want := range map[time.Duration]int{time.Hour: 1, time.Millisecond: 3} {
@@ -243,6 +251,7 @@ func (f *faltering) Commit(ctx context.Context) error {
 // Each step from BEGIN to COMMIT may fail because of another transaction. Then Do repeats the
 // transaction.
 func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]sqllock.Option{
 		"to write":     nil,
 		"only to read": {sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})},
@@ -296,6 +305,7 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 // ignored the error and continued, its later statements would be committed one by one, without a
 // claim. So such work must be stopped.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
+	t.Parallel()
 	t.Run("mysql, a deadlock", func(t *testing.T) {
 		t.Parallel()
 		db := newDatabase(t, maria)
@@ -363,6 +373,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 }
 
 func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	m := newMeeting()
@@ -388,6 +399,7 @@ func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
 // After the deadlock, the Tx runs no statement, and a Row of it can only say that a context has
 // ended.
 func TestWorkThatIgnoresADeadlockAndReadsOnIsDoneAgain(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	m := newMeeting()

@@ -12,6 +12,7 @@ import (
 )
 
 func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		shared := account
@@ -75,6 +76,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 }
 
 func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
@@ -117,6 +119,7 @@ func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
 }
 
 func TestAReaderSeesOneMoment(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}

@@ -36,6 +36,7 @@ func (db *database) isMariaDB(t testing.TB) bool {
 // InnoDB takes its snapshot at the first plain SELECT. This SELECT must not come between the
 // claims of two resources, and must not come before a Shared resource is locked.
 func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
+	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		for _, mode := range []locker.Mode{locker.Exclusive, locker.Shared} {
 			t.Run(level.String()+" "+mode.String(), func(t *testing.T) {
@@ -92,6 +93,7 @@ func checkThatTheSuccessorReadsTheCommit(
 // transactions, so the snapshot may show the claim of an earlier transaction of this lease,
 // although a newer holder has claimed since then.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
 		l := locktest.Reentrant(t, engine)
@@ -120,6 +122,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 // At READ UNCOMMITTED, a transaction could read what a stale holder has written, before the
 // server rolls it back.
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	l, store := memory(t)
 	successor, err := locker.NewFromStore(store.NewProcess())
@@ -152,6 +155,7 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 }
 
 func TestReadUncommittedIsRefusedOnAllDatabases(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		for _, readOnly := range []bool{false, true} {
@@ -166,6 +170,7 @@ func TestReadUncommittedIsRefusedOnAllDatabases(t *testing.T) {
 // A read-only transaction reads from a single snapshot, even if it asks for a weaker isolation
 // level, or for no level.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
+	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
 			kinds := []sqllock.Dialect{postgres, maria}

@@ -22,6 +22,7 @@ func (db *database) questions(t *testing.T) int64 {
 // MariaDB gets all steps of a claim in one statement, and the proof and COMMIT in another. MySQL
 // has no such statements: it gets each step alone, after it has refused the first of them.
 func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
 	l, _ := memory(t)

@@ -24,6 +24,7 @@ func (db *database) timeAgo(d time.Duration) string {
 const day = 24 * time.Hour
 
 func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
+	t.Parallel()
 	const base = uint64(1) << 60 // larger than any clock in µs
 	forEach(t, func(t *testing.T, db *database) {
 		for i := range 2500 {
@@ -81,6 +82,7 @@ func transactLate(t *testing.T, db *database, key string, fence uint64) (err err
 // fence, and computes a floor below it. If this floor replaced the larger one, a late holder of the
 // order could claim again.
 func TestAPurgeWithALongerAgeDoesNotLowerTheFloor(t *testing.T) {
+	t.Parallel()
 	const base = uint64(1) << 60 // larger than any clock in µs
 	forEach(t, func(t *testing.T, db *database) {
 		for _, row := range []struct {
@@ -117,6 +119,7 @@ func TestAPurgeWithALongerAgeDoesNotLowerTheFloor(t *testing.T) {
 }
 
 func TestOldOperationsAreForgotten(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		pay := func() error {
@@ -146,6 +149,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 // the same fences again. This test sets the counter ahead of the clock, which has the same
 // effect as a clock that was set back.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
 		l := redisLocker(t, server)
@@ -207,6 +211,7 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 }
 
 func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
+	t.Parallel()
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		t.Run(nameOf[d], func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) idempotency.Store {
@@ -223,6 +228,7 @@ func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 // The lock server loses its data twice: between two requests with the same key, and between the
 // work and its answer.
 func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		answers, err := sqllock.NewAnswers(handle(t, nil, db))
 		if err != nil {
@@ -267,6 +273,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 
 // Purge has raised the floor above the fence of a resource whose row was not old enough.
 func TestRepairRaisesFencesAboveTheFloor(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		db.writeClaim(t, account.Key, 1<<60, "old")
 		db.writeClaim(t, "", 1<<61, "")

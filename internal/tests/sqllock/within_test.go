@@ -18,6 +18,7 @@ import (
 )
 
 func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		if err := transactWithin(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
@@ -50,6 +51,7 @@ func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
 }
 
 func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		var seen lockertest.Recorder
 		l, _ := memory(t, locker.WithObserver(&seen))
@@ -112,6 +114,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 }
 
 func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		engine, _ := memory(t)
 		l := locktest.Reentrant(t, engine)
@@ -140,6 +143,7 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 }
 
 func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -176,6 +180,7 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 }
 
 func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		update := func(ctx context.Context, ex querier, fence uint64, balance int64) error {
@@ -204,6 +209,7 @@ func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 }
 
 func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -229,6 +235,7 @@ func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
 }
 
 func TestWhatMakesNoSenseIsRefused(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	var none *locker.Engine
@@ -273,6 +280,7 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 }
 
 func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l := onRedis(t)
 		rule := locker.Rule{Key: t.Name()}
@@ -293,6 +301,7 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 
 // Many calls share a Handle, so no call may change its options.
 func TestCallsOfOneHandleDoNotChangeEachOther(t *testing.T) {
+	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		h := handle(t, l, db, sqllock.WithRetries(1000))
@@ -321,6 +330,7 @@ func TestCallsOfOneHandleDoNotChangeEachOther(t *testing.T) {
 }
 
 func TestRepairNeedsALockerThatRaisesFences(t *testing.T) {
+	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
 	for name, h := range map[string]*sqllock.DB{"no Locker": handle(t, nil, db), "another Locker": handle(t, holding{}, db)} {
