@@ -82,9 +82,8 @@
 //
 // # Clients
 //
-// A [Transport] is for the clients of a guarded handler, for example for services that call one
-// another. It repeats a refused request after the time that the server's reply names, with one
-// Idempotency-Key for all attempts.
+// A refusal with a Retry-After means that nothing was done, and names the time of the next attempt.
+// docs/recipes/client-retry.md has a client that obeys it.
 //
 // # Shutdown
 //

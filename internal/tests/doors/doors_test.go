@@ -371,7 +371,7 @@ var open = map[string]string{
 
 	"sqllock.Tx.ExecContext": passed, "sqllock.Tx.PrepareContext": passed, "sqllock.Tx.QueryContext": passed, "sqllock.Tx.QueryRowContext": passed,
 	"sqllock.Tx.StmtContext": passed, "sqllock.Tx.Nested": passed, "sqllock.FencedUpdate": passed, "sqllock.Claim.Verify": passed, "sqllock.OnConn": passed,
-	"httplock.Transport.RoundTrip": passed, "otelredislock.Lock.Obtain": passed, "otelredislock.Lock.Refresh": passed, "otelredislock.Lock.Release": passed,
+	"otelredislock.Lock.Obtain": passed, "otelredislock.Lock.Refresh": passed, "otelredislock.Lock.Release": passed,
 	"idempotency.Memory.Load": passed, "idempotency.Memory.Swap": passed, "idempotency.Redis.Load": passed, "idempotency.Redis.Swap": passed,
 	"locker.Engine.ObserveRequest": passed, "locker.Lease.Observe": passed, "asynqlock.Client.EnqueueContext": passed,
 }
