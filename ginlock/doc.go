@@ -61,20 +61,17 @@
 //	invalid-key             400  a part of the key is missing or not allowed, or the body is broken
 //	body-too-large          413  the body is larger than WithMaxBody
 //	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
-//	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
-//	response-too-large      500  WithBufferedResponse: the response cannot be held back
 //	no-route                404  there is no such route; Gin itself answers (WithNoRoute)
 //	client-gone             499  the client left while it waited; for the access log
 //
-// A lost lock replaces the reply only if the handler has not begun its reply.
-// [httplock.WithBufferedResponse] holds the reply back until the lock is released. Each failure
-// that an operator should know of is added to c.Errors as a private error. A busy lock is not such
-// a failure. For loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of
+// A lost lock replaces the reply only if the handler has not begun its reply. Each failure that an
+// operator should know of is added to c.Errors as a private error. A busy lock is not such a
+// failure. For loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of
 // Outcome do not show the key.
 //
 // # Order
@@ -92,8 +89,8 @@
 //
 // The wait always ends after the time of [httplock.WithWait]. The body of a request is read before
 // the lock is taken. So a client that sends its body slowly does not hold the lock, and net/http
-// notices a client that leaves while its request waits. [httplock.WithStallTimeout] sets for how
-// long a client may block a handler that holds the lock.
+// notices a client that leaves while its request waits. ReadTimeout and WriteTimeout of http.Server
+// bound for how long a client may block a handler that holds the lock.
 //
 // To shut down, drain the Locker, shut the server down, and close the Locker:
 //

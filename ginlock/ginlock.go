@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
@@ -87,12 +86,12 @@ type visit struct {
 	problem *httplock.Problem
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
-	paced   pacedWriter        // the value behind the field "wrote", if the response is paced
 }
 
-// failed reports whether the handlers have added an error. Gin itself adds the error of a write.
+// failed reports whether the handlers have added an error and no status. Once a status is written,
+// it decides, because Gin itself adds the error of a write.
 func (v *visit) failed() bool {
-	return len(v.c.Errors) < v.errors || slices.ContainsFunc(v.c.Errors[v.errors:], func(e *gin.Error) bool { return !framework.OnlyUnsent(e) })
+	return len(v.c.Errors) != v.errors && !v.wrote.Written() && v.wrote.Size() <= 0
 }
 
 func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
@@ -131,13 +130,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	settle := func() {}
 	v.wrote = out
 	if w != http.ResponseWriter(out) {
-		if p, ok := w.(pacer); ok && p.Unwrap() == http.ResponseWriter(out) {
-			v.paced = pacedWriter{out, p}
-			v.wrote = &v.paced
-		} else {
-			held := &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
-			v.wrote, settle = held, held.settle
-		}
+		held := &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
+		v.wrote, settle = held, held.settle
 	}
 	c.Writer = v.wrote
 	c.Next()
@@ -265,11 +259,9 @@ func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Opti
 }
 
 // WithSuccess defines which requests have succeeded, so that Rule.OnceFor remembers their work as
-// done. A request to which the handlers have added c.Error has not succeeded, unless the error is
-// only of a write: to a client that has left or takes too little of the response, or of a response
-// that is too long to be held back. Handlers get such an error only from a stream, or after a
-// second of further writes; see [httplock.WithSuccess]. Default: requests with a status below 400
-// have succeeded.
+// done. Once a status was written, it decides; see [httplock.WithSuccess]. Before that, a request
+// to which the handlers have added c.Error has not succeeded: an outer middleware often turns this
+// error into the status 500. Default: requests with a status below 400 have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)

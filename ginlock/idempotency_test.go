@@ -11,7 +11,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
-	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -108,13 +107,12 @@ func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 func TestIdempotencyPanicsAsNewDoes(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for says, build := range map[string]func(){
-		"ginlock: the Store is nil":              func() { ginlock.MustIdempotency(l, nil, "shop") },
-		"ginlock: the scope is empty":            func() { ginlock.MustIdempotency(l, idempotency.NewMemory(), "") },
-		"ginlock: the Locker is nil":             func() { ginlock.MustIdempotency(nil, idempotency.NewMemory(), "shop") },
-		"ginlock: WithPart(\"x\", nil): give":    func() { ginlock.MustNew(l, "a", ginlock.WithPart("x", nil)) },
-		"ginlock: WithClaims(nil): give":         func() { ginlock.MustNew(l, "a", ginlock.WithClaims(nil)) },
-		"ginlock: WithSuccess(nil); leave":       func() { ginlock.MustNew(l, "a", ginlock.WithSuccess(nil)) },
-		"ginlock: WithBufferedResponse(0): give": func() { ginlock.MustNew(l, "a", httplock.WithBufferedResponse(0)) },
+		"ginlock: the Store is nil":           func() { ginlock.MustIdempotency(l, nil, "shop") },
+		"ginlock: the scope is empty":         func() { ginlock.MustIdempotency(l, idempotency.NewMemory(), "") },
+		"ginlock: the Locker is nil":          func() { ginlock.MustIdempotency(nil, idempotency.NewMemory(), "shop") },
+		"ginlock: WithPart(\"x\", nil): give": func() { ginlock.MustNew(l, "a", ginlock.WithPart("x", nil)) },
+		"ginlock: WithClaims(nil): give":      func() { ginlock.MustNew(l, "a", ginlock.WithClaims(nil)) },
+		"ginlock: WithSuccess(nil); leave":    func() { ginlock.MustNew(l, "a", ginlock.WithSuccess(nil)) },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, says) {
 			t.Errorf("%q, want %q", got, says)

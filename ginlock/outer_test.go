@@ -72,29 +72,6 @@ func TestAResponseOfHandleContextIsNotReplacedByAnEmptyOne(t *testing.T) {
 	}
 }
 
-func TestAResponseThatEscapesWithBufferedResponseIsReported(t *testing.T) {
-	e := gin.New()
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	e.POST("/v2/pay", func(c *gin.Context) { c.String(http.StatusCreated, "paid") })
-	e.POST("/v1/pay", ginlock.MustNew(l, "pay", httplock.WithBufferedResponse(1000)), func(c *gin.Context) {
-		c.Request.URL.Path = "/v2/pay"
-		e.HandleContext(c)
-	})
-	var outcome *httplock.Problem
-	e.GET("/direct", ginlock.MustNew(l, "pay", httplock.WithBufferedResponse(1000)), func(c *gin.Context) { c.String(http.StatusOK, "held") })
-	w := httptest.NewRecorder()
-	c := gin.CreateTestContextOnly(w, e)
-	c.Request = httptest.NewRequestWithContext(t.Context(), "POST", "/v1/pay", http.NoBody)
-	e.HandleContext(c)
-	outcome, _ = ginlock.Outcome(c)
-	if w.Code != 201 || w.Body.String() != "paid" || outcome == nil || !outcome.Failure() || !strings.Contains(outcome.Error(), "HandleContext") {
-		t.Errorf("%d %s, %v", w.Code, w.Body, outcome)
-	}
-	if w := call(t, e, "GET", "/direct"); w.Code != 200 || w.Body.String() != "held" {
-		t.Errorf("without HandleContext: %d %s", w.Code, w.Body)
-	}
-}
-
 // A lock of the whole engine locks nothing for a request without a route, and Gin's reply stays.
 func TestA404StaysA404UnderALockOfTheEngine(t *testing.T) {
 	acquired := 0

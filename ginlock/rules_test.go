@@ -156,9 +156,7 @@ POST /baskets:
   keys: ["stock:{body.items.*.sku}", "till"]
   idempotency: "{claim.sub}"
   lifetime: 1h
-  buffered-response: 1MiB
   max-body: 64KiB
-  stall-timeout: 1m
 POST /uploads: {key: upload, streamed-body: true, max-body: 100}
 POST /reports: {key: reports, limit: 3, weight: 2}
 POST /visits: {lock: none}
@@ -174,7 +172,7 @@ POST /visits: {lock: none}
 		"POST /reports":          {Key: "reports", Limit: 3, Weight: 2},
 		"POST /baskets": {
 			Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
-			BufferedResponse: 1 << 20, MaxBody: 64 << 10, StallTimeout: time.Minute,
+			MaxBody: 64 << 10,
 		},
 		"POST /uploads": {Key: "upload", StreamedBody: true, MaxBody: 100},
 		"POST /visits":  {NoLock: true},
@@ -190,7 +188,6 @@ POST /visits: {lock: none}
 		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
 		"POST /a: {key: x, wait: 0s}":                           {`its wait is 0; write wait: none to refuse at once`},
 		"POST /a: {key: x, max-body: big}":                      {`its max-body "big" is no size; write for example 65536, 64KiB`},
-		"POST /a: {key: x, buffered-response: 0}":               {`its buffered-response "0" is no size`},
 		"POST /a: {key: x, lock: some}":                         {`its lock "some" is unknown; write lock: none`},
 		"- POST /a":                                             {"cannot be read"},
 		"POST /a: {key: x, status: many}":                       {"cannot be read"},

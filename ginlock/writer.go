@@ -69,32 +69,3 @@ func (w *writer) settle() {
 		w.WriteHeaderNow()
 	}
 }
-
-// pacer is httplock's writer to a client while a lock is held.
-type pacer interface {
-	http.ResponseWriter
-	// PaceWrite writes p to the client through the parameter to. The client must read the data
-	// within the time limit.
-	PaceWrite(to io.Writer, p []byte) (int, error)
-	// FlushError sends what is buffered. The client must read it within the same time limit.
-	FlushError() error
-	Unwrap() http.ResponseWriter
-}
-
-// pacedWriter is Gin's own writer, with httplock's time limit for slow clients.
-type pacedWriter struct {
-	gin.ResponseWriter
-	pacer pacer
-}
-
-func (w *pacedWriter) Write(p []byte) (int, error) { return w.pacer.PaceWrite(w.ResponseWriter, p) }
-
-func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
-
-func (w *pacedWriter) Flush() {
-	w.WriteHeaderNow()
-	_ = w.pacer.FlushError() // the method Flush of an http.Flusher returns no error
-}
-
-// Unwrap is for http.ResponseController.
-func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

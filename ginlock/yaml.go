@@ -34,9 +34,9 @@ import (
 //	  lock: none                   # this route needs none
 //
 // Further members are name, ttl, keep-for, end-after, once-for, status, fail-open, lifetime,
-// buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
-// stall-timeout. An unknown or repeated member, or a member without a value, is an error with its
-// position. A text without rules, or with several documents, is an error, too.
+// max-body (a number of bytes, or 64KiB, 1MiB) and streamed-body. An unknown or repeated member, or
+// a member without a value, is an error with its position. A text without rules, or with several
+// documents, is an error, too.
 func ParseRules(text []byte) (httplock.Rules, error) {
 	written, errs, err := read(text)
 	if err != nil {
@@ -149,10 +149,8 @@ type writtenRule struct {
 	Idempotency string `yaml:"idempotency"`
 	Lifetime    string `yaml:"lifetime"`
 
-	BufferedResponse string `yaml:"buffered-response"`
-	MaxBody          string `yaml:"max-body"`
-	StreamedBody     bool   `yaml:"streamed-body"`
-	StallTimeout     string `yaml:"stall-timeout"`
+	MaxBody      string `yaml:"max-body"`
+	StreamedBody bool   `yaml:"streamed-body"`
 }
 
 func (w writtenRule) rule() (httplock.Rule, error) {
@@ -187,7 +185,7 @@ func (w writtenRule) rule() (httplock.Rule, error) {
 		to           *time.Duration
 	}{
 		{"ttl", w.TTL, &r.TTL}, {"wait", w.Wait, &r.Wait}, {"keep-for", w.KeepFor, &r.KeepFor}, {"end-after", w.EndAfter, &r.EndAfter},
-		{"once-for", w.OnceFor, &r.OnceFor}, {"lifetime", w.Lifetime, &r.Lifetime}, {"stall-timeout", w.StallTimeout, &r.StallTimeout},
+		{"once-for", w.OnceFor, &r.OnceFor}, {"lifetime", w.Lifetime, &r.Lifetime},
 	} {
 		if t.text == "" {
 			continue
@@ -201,11 +199,7 @@ func (w writtenRule) rule() (httplock.Rule, error) {
 		}
 		*t.to = d
 	}
-	size, err := bytesOf("buffered-response", w.BufferedResponse)
-	if err != nil {
-		return r, err
-	}
-	r.BufferedResponse = int(size)
+	var err error
 	r.MaxBody, err = bytesOf("max-body", w.MaxBody)
 	return r, err
 }

@@ -2,40 +2,17 @@ package httplock
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/framework"
 )
-
-// errResponseTooLarge causes a reply with the status 500. It is also the error of a handler that
-// still writes when the time untold is over.
-var errResponseTooLarge = framework.Unsent(errors.New("the response is longer than may be held back"))
-
-// callHeld calls the handler. When the response is too long, some handlers abort it by a panic,
-// as httputil.ReverseProxy does. callHeld ends this panic, so that the reply 500 can be sent.
-func (m *middleware) callHeld(
-	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
-) (stalled, aborted bool) {
-	defer func() {
-		if !h.over {
-			return
-		}
-		if p := recover(); p != nil && p != http.ErrAbortHandler {
-			panic(p)
-		}
-	}()
-	return m.call(ctx, waited, out, h, r, next)
-}
 
 // errEscaped is the error of a handler that has written to the response of an outer middleware.
 var errEscaped = errors.New("the handler has written past the response that is held back, " +
-	"as gin.Engine.HandleContext makes it do; so the client got the response before the lock was released, " +
+	"as gin.Engine.HandleContext makes it do; so the client got the response at once, " +
 	"and it cannot be repeated; call the other handler directly, and not through the router")
 
 // escaped reports that the handler has replied by out itself, although its response was to be held
@@ -45,26 +22,26 @@ func (m *middleware) escaped(out response, r *http.Request) (succeeded bool) {
 	return out.Status() < http.StatusBadRequest
 }
 
-// defaultMaxResponse is the largest size of a response that a Store keeps, in bytes.
-const defaultMaxResponse = 64 << 10
+// maxStored is the largest size of a response that a Store keeps, in bytes.
+const maxStored = 64 << 10
 
-// held is a response that is held back.
+// held is a response that is held back until it is stored.
 type held struct {
 	to     http.ResponseWriter
 	header http.Header
 	status int         // 0: not set
 	sealed http.Header // the header when the status was set; what comes later is a trailer
 	body   bytes.Buffer
-	most   int
 
-	streams bool      // a response that is too long is sent as it is written
-	over    bool      // the response became too long
-	since   time.Time // when it became too long, if it is not sent
-	sent    bool      // the buffered part was sent; the rest is sent as it is written
+	over bool // the response became too long, so it is sent as it is written
+	sent bool // the handler has returned; the rest is sent as it is written
 }
 
+// newHeld returns a response that is held back, and sent to out later.
+func newHeld(out response) *held { return &held{to: out, header: out.Header().Clone()} }
+
 func (h *held) Header() http.Header {
-	if h.sent || h.over && h.streams {
+	if h.sent || h.over {
 		return h.to.Header()
 	}
 	return h.header
@@ -93,17 +70,9 @@ func (h *held) WriteHeader(status int) {
 func (h *held) Write(p []byte) (int, error) {
 	h.WriteHeader(http.StatusOK)
 	switch {
-	case h.sent || h.over && h.streams:
+	case h.sent || h.over:
 		return h.to.Write(p)
-	case h.over || h.body.Len()+len(p) > h.most && !h.streams:
-		if !h.over {
-			h.over, h.since = true, time.Now()
-		}
-		if time.Since(h.since) >= untold {
-			return 0, errResponseTooLarge
-		}
-		return len(p), nil
-	case h.body.Len()+len(p) > h.most:
+	case h.body.Len()+len(p) > maxStored:
 		h.over = true
 		h.begin()
 		return h.to.Write(p)
@@ -115,7 +84,7 @@ func (h *held) Write(p []byte) (int, error) {
 // Flush does nothing while the response is held back. So the responses of handlers that flush can
 // be held back, too.
 func (h *held) Flush() {
-	if h.sent || h.over && h.streams {
+	if h.sent || h.over {
 		_ = http.NewResponseController(h.to).Flush() // the method Flush of an http.Flusher returns no error
 	}
 }

@@ -57,18 +57,15 @@
 //	invalid-key             400  a part of the key is missing or not allowed, or the body is broken
 //	body-too-large          413  the body is larger than WithMaxBody
 //	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
-//	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
-//	response-too-large      500  WithBufferedResponse: the response cannot be held back
 //	no-route                404  ginlock: there is no such route; see WithNoRoute
 //	client-gone             499  the client left while it waited; for the access log
 //
-// A lost lock replaces the reply only if the handler has not begun its reply.
-// [WithBufferedResponse] holds the reply back until the lock is released. For loggers,
+// A lost lock replaces the reply only if the handler has not begun its reply. For loggers,
 // [WithObserve] receives each Problem. The reply and the Problem do not show the key.
 //
 // # Slow clients
@@ -77,8 +74,11 @@
 // the body as if it had not been read. So a client that sends its body slowly does not hold the
 // lock, and net/http notices a client that leaves while its request waits. Over HTTP/1.1, net/http
 // notices this only if the whole body was read: with a longer body, or with [WithStreamedBody], the
-// request of a client that has left waits on. [WithStallTimeout] sets for how long a client may
-// block a handler that holds the lock.
+// request of a client that has left waits on. ReadTimeout and WriteTimeout of http.Server bound for
+// how long a client may block a handler that holds the lock, and Rule.EndAfter bounds the lock.
+//
+// Once a handler has written a status, the status says whether the work is done. A later write that
+// fails changes nothing: see [WithSuccess].
 //
 // # Clients
 //

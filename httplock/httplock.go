@@ -172,9 +172,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case err == nil || err == errFailed:
 	case ran:
-		work.takeBack(out, err)
-		work.tell(r, out)
-		m.spoiled(out, r, before, err)
+		m.spoiled(out, r, before, err, work.succeeded)
 	default:
 		m.unlocked(out, r, next, err)
 	}
@@ -257,16 +255,8 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	// have chosen this beginning. Without a time limit, the wait of a client that has left may have
 	// no end.
 	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
-	if m.buffers() {
-		rule.EndAfter = cmp.Or(rule.EndAfter, alone)
-	}
 	return rule
 }
-
-// alone is a time that is longer than any request lasts. If a Rule has this time as its EndAfter,
-// the lease is not handed off inside the process. So the lease is released at the server, and the
-// server's answer proves that the lease was held until then.
-const alone = 365 * 24 * time.Hour
 
 // safe reports whether a method is safe: it changes nothing (RFC 9110, section 9.2.1).
 func safe(method string) bool {
@@ -280,80 +270,50 @@ func safe(method string) bool {
 // errFailed makes Run release the lease without a done mark.
 var errFailed = errors.New("the handler failed")
 
-// handle runs the handler under the lock, and records in work whether it has succeeded.
+// handle runs the handler under the lock, and records in work what it has done.
 func (m *middleware) handle(
 	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
 ) error {
 	showWait(waited, out.Header())
-	if h, ok := out.(*held); ok {
-		work.before = h.header.Clone()
+	work.aborted = m.call(ctx, waited, out, r, next)
+	if work.succeeded = m.succeeded(r, out); !work.succeeded {
+		return errFailed
 	}
-	if m.buffers() {
-		return m.buffered(ctx, waited, out, r, next, work)
-	}
-	stalled, aborted := m.call(ctx, waited, out, nil, r, next)
-	result := m.result(out, r, stalled)
-	work.succeeded, work.aborted = result == nil, aborted
-	return result
+	return nil
 }
 
-// result reports whether the handler has succeeded.
-func (m *middleware) result(out response, r *http.Request, stalled bool) error {
-	switch {
-	case stalled && !begun(out): // checked first, because in Gin the status of an unwritten reply is 200
-		return ErrStalled
-	case m.succeeded(r, out):
-		return nil
-	case stalled:
-		return ErrStalled
-	}
-	return errFailed
+// done is what the handler under a lock has done.
+type done struct {
+	succeeded bool
+	aborted   bool // by http.ErrAbortHandler, after the client has left
 }
 
-// call runs the handler with a request whose context ends with the lock. The handler writes to h,
-// or to out if h is nil. stalled reports whether the client made no progress. aborted reports that
-// the client did not get the whole response, and that the handler has ended by http.ErrAbortHandler
-// for that, as httputil.ReverseProxy does. The work may be done, so call ends this panic. The
-// caller panics again when it has recorded the work.
-func (m *middleware) call(
-	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
-) (stalled, aborted bool) {
-	p := newPace(ctx, r.Context(), waited, out, m.stall)
+// call runs the handler with the response w and a request whose context ends with the lock. A
+// handler whose client leaves in the middle of the response may end by http.ErrAbortHandler, as
+// httputil.ReverseProxy does. The status decides whether its work is done, so call ends this panic,
+// and the caller panics again when it has recorded the work.
+func (m *middleware) call(ctx context.Context, waited time.Duration, w response, r *http.Request, next http.Handler) (aborted bool) {
 	defer func() {
-		p.stop()
-		stalled = p.stalled.Load()
-		if p.unsent.Load() == nil && !m.leftBehind(out, h, r) {
+		if r.Context().Err() == nil || !reached(w) {
 			return
 		}
-		if v := recover(); v != nil && v != http.ErrAbortHandler {
-			panic(v)
+		if p := recover(); p != nil && p != http.ErrAbortHandler {
+			panic(p)
 		} else {
-			aborted = v != nil
+			aborted = p != nil
 		}
 	}()
-	body := r.Body
-	r.Body = p.body(r.Body)
-	defer func() { r.Body = body }()
-	if h == nil {
-		m.next(p, &p.writer, r, next)
-	} else {
-		before := h.to
-		h.to = &p.writer
-		defer func() { h.to = before }()
-		m.next(p, h, r, next)
-	}
-	return // the deferred function sets the results
+	m.next(context.WithValue(ctx, waitedKey{}, waited), w, r, next)
+	return false
 }
 
-// leftBehind reports whether the reply has begun, and the request's context has ended. Then a proxy
-// reads no more of the rest of the response, although no write to the client has failed. A Store
-// keeps the response, so there the rest counts: it must not get a part of the response as the
-// whole.
-func (m *middleware) leftBehind(out response, h *held, r *http.Request) bool {
-	if h != nil {
-		out = h
+// reached reports whether a part of the response may have reached the client. Of a response that is
+// held back, nothing has: such a part must not be stored as the whole.
+func reached(w response) bool {
+	if h, ok := w.(*held); ok {
+		return h.over
 	}
-	return m.store == nil && r.Context().Err() != nil && begun(out)
+	return begun(w)
 }
 
 func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -377,62 +337,6 @@ func carry(to, from *http.Request) {
 	for _, name := range braced(from.Pattern) {
 		to.SetPathValue(name, from.PathValue(name))
 	}
-}
-
-// buffered runs the handler, releases the lock, and then sends the response. The answer to the
-// release proves that the lock was held until then. The reply of a failed handler also needs this
-// proof, because it may contain data that the handler has read under the lock.
-func (m *middleware) buffered(
-	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
-) error {
-	leases := leasesOf(ctx, r)
-	if len(leases) == 0 {
-		return locker.ErrLost
-	}
-	h, before := m.hold(out), begun(out)
-	stalled, aborted := m.callHeld(ctx, waited, out, h, r, next)
-	result, replied := m.result(h, r, stalled), !before && begun(out)
-	if replied {
-		if result = nil; !m.escaped(out, r) {
-			result = errFailed
-		}
-	}
-	work.succeeded, work.response = result == nil, h
-	for _, lease := range leases {
-		release := lease.Release
-		if result == nil {
-			release = lease.Complete
-		}
-		// The leases are released here and not by Run, because the response is sent only after the
-		// release.
-		if err := release(r.Context()); err != nil {
-			return err
-		}
-	}
-	switch {
-	case h.over:
-		return errResponseTooLarge
-	case aborted: // the rest of the response is missing
-		work.aborted = true
-	case !replied:
-		h.send()
-	}
-	return result
-}
-
-// hold returns a response that is held back, and sent to out later.
-func (m *middleware) hold(out response) *held {
-	return &held{
-		to: out, header: out.Header().Clone(),
-		most: cmp.Or(m.maxResponse, defaultMaxResponse), streams: m.store != nil,
-	}
-}
-
-// leasesOf returns the leases that this middleware has taken: the leases in ctx that are not in the
-// context of r.
-func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
-	all := locker.LeasesFromContext(ctx)
-	return all[:len(all)-len(locker.LeasesFromContext(r.Context()))]
 }
 
 // FromContext returns the lease under which r is handled: the innermost lease that is not the lease

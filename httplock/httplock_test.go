@@ -94,7 +94,6 @@ func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
 
 func TestALostLockIsNeverASuccess(t *testing.T) {
 	for name, tc := range map[string]struct {
-		opts  []httplock.Option
 		reply func(w http.ResponseWriter)
 		code  int
 		body  string
@@ -104,16 +103,15 @@ func TestALostLockIsNeverASuccess(t *testing.T) {
 			w.Header().Set("ETag", `"7"`)
 			w.Header().Set("Content-Encoding", "gzip")
 		}, code: 503, body: `"code":"lock-lost"`},
-		"written already":       {reply: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "paid") }, code: 200, body: "paid"},
-		"a status already":      {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusAccepted) }, code: 202},
-		"informational only":    {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, code: 503, body: `"code":"lock-lost"`},
-		"written and held back": {opts: []httplock.Option{httplock.WithBufferedResponse(9)}, reply: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "paid") }, code: 503, body: `"code":"lock-lost"`},
+		"written already":    {reply: func(w http.ResponseWriter) { _, _ = io.WriteString(w, "paid") }, code: 200, body: "paid"},
+		"a status already":   {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusAccepted) }, code: 202},
+		"informational only": {reply: func(w http.ResponseWriter) { w.WriteHeader(http.StatusEarlyHints) }, code: 503, body: `"code":"lock-lost"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := lockertest.NewMemory()
 				var told []*httplock.Problem
-				h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", append(tc.opts, problems(&told))...), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", problems(&told)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					store.Steal("order:42")
 					<-r.Context().Done()
 					if cause := context.Cause(r.Context()); !errors.Is(cause, locker.ErrLost) {
@@ -174,93 +172,6 @@ func TestFailOpenRunsOnlyWhatTheServerCannotBeAskedFor(t *testing.T) {
 	if w := send(gone, h, "POST", "/orders/42", ""); w.Code == 200 {
 		t.Error("the handler ran for a client that is gone")
 	}
-}
-
-func TestAHeldBackResponse(t *testing.T) {
-	store := lockertest.NewMemory()
-	for name, tc := range map[string]struct {
-		reply func(w http.ResponseWriter)
-		code  int
-		body  string
-		retry string
-	}{
-		"a body": {reply: func(w http.ResponseWriter) {
-			w.Header().Set("X-Receipt", "7")
-			w.WriteHeader(201)
-			w.WriteHeader(500) // the first status counts, as with any ResponseWriter
-			_, _ = io.WriteString(w, "pa")
-			w.(http.Flusher).Flush()
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				t.Error(err)
-			}
-			_, _ = io.WriteString(w, "id")
-		}, code: 201, body: "paid"},
-		"a status": {reply: func(w http.ResponseWriter) { w.WriteHeader(204) }, code: 204},
-		"nothing":  {reply: func(http.ResponseWriter) {}, code: 200},
-		"a failure": {reply: func(w http.ResponseWriter) {
-			http.Error(w, "no", http.StatusBadGateway)
-		}, code: 502, body: "no\n"},
-		"too long": {reply: func(w http.ResponseWriter) {
-			if n, err := io.WriteString(w, strings.Repeat("x", 11)); n != 11 || err != nil {
-				t.Errorf("%d bytes, %v; a handler does not learn that its response is too long", n, err)
-			}
-		}, code: 500, body: `"code":"response-too-large"`},
-	} {
-		h := shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if _, ok := w.(http.Hijacker); ok {
-				t.Error("the connection can be taken")
-			}
-			tc.reply(w)
-		}))
-		sent := &released{ResponseRecorder: httptest.NewRecorder(), store: store, t: t}
-		h.ServeHTTP(sent, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
-		if sent.Code != tc.code || !strings.Contains(sent.Body.String(), tc.body) || name != "too long" && sent.Body.String() != tc.body {
-			t.Errorf("%s: %d %s", name, sent.Code, sent.Body)
-		}
-		if got := sent.Header().Get("X-Receipt"); (got == "7") != (name == "a body") {
-			t.Errorf("%s: X-Receipt %q", name, got)
-		}
-	}
-}
-
-// A hand-off inside the process makes no call to the server. So the hand-off does not prove that
-// the lease was held. Therefore a lease is not handed off in the process if a held-back response
-// depends on it.
-func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := lockertest.NewMemory()
-		second := make(chan *httptest.ResponseRecorder)
-		var h http.Handler
-		h = shop(httplock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Query().Has("steal") {
-				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
-				synctest.Wait() // wait until the other request waits for the lock
-				store.Steal("order:42")
-				time.AfterFunc(time.Second, func() { store.Free("order:42") })
-			}
-			paid(w, r)
-		}))
-		if w := send(t.Context(), h, "POST", "/orders/42?steal=1", ""); w.Code != http.StatusServiceUnavailable {
-			t.Errorf("the first: %d %s", w.Code, w.Body)
-		}
-		if w := <-second; w.Code != http.StatusOK {
-			t.Errorf("the second: %d %s", w.Code, w.Body)
-		}
-	})
-}
-
-// released is a ResponseWriter that checks that nothing is sent while the lock is held.
-type released struct {
-	*httptest.ResponseRecorder
-	store *lockertest.Memory
-	t     *testing.T
-}
-
-func (r *released) Write(p []byte) (int, error) {
-	if r.store.Len() != 0 {
-		r.t.Error("the response went out before the lock was given up")
-	}
-	return r.ResponseRecorder.Write(p)
 }
 
 func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
@@ -395,7 +306,6 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"httplock: the Locker is nil; make one":                func() { httplock.MustNew(nil, "a") },
 		"httplock: the Locker is nil; make one with":           func() { httplock.MustNew(none, "a") },
 		"httplock: an option is nil; leave it out":             func() { httplock.MustNew(l, "a", nil) },
-		"httplock: WithBufferedResponse(0): give the number":   func() { httplock.MustNew(l, "a", httplock.WithBufferedResponse(0)) },
 		"httplock: WithMaxBody(0): give the number":            func() { httplock.MustNew(l, "a", httplock.WithMaxBody(0)) },
 		"httplock: WithPart(\"x\", nil): give a function":      func() { httplock.MustNew(l, "a", httplock.WithPart("x", nil)) },
 		"httplock: WithClaims(nil): give a function":           func() { httplock.MustNew(l, "a", httplock.WithClaims(nil)) },

@@ -47,21 +47,19 @@ import (
 // inside. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
 // write a status, such as 204. The handler does not see the header Accept-Encoding, so that a
 // middleware inside does not compress a response that other clients get. Set-Cookie and the headers
-// of a connection are not stored. A response may be larger than 64 KiB, or than the size of
-// [WithBufferedResponse]. Such a response is sent as it is written, and only the mark "done" is
-// stored.
+// of a connection are not stored. A response of more than 64 KiB is sent as it is written, and only
+// the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
 //
-// If a lock inside is lost before a reply has begun, its reply is lock-lost. With the FromRules of
-// each adapter, and under net/http if no middleware in between replaces the ResponseWriter, this
-// reply also takes the place of one that the handler has written. If the handler has succeeded all
-// the same, the work is done, and a repeated request gets the handler's response, or 409
-// already-done where only the framework knows that response. An idempotency.Transactor rolls the
-// work back instead, and a repeated request runs again. If the handler has succeeded, and its
-// response did not reach the client, the work is done, too.
+// If a lock inside is lost, the reply is lock-lost, and the handler's response is not sent, except
+// for a response of more than 64 KiB that has begun. If the handler has succeeded all the same, the
+// work is done, and a repeated request gets the handler's response, or 409 already-done if the
+// handler has written nothing. An idempotency.Transactor rolls the work back instead, so that the
+// request runs again. If the handler has succeeded, and its response did not reach the client, the
+// work is done, too.
 //
 // Put this middleware outside of other locks, so that a replay needs no other lock. With
 // [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
@@ -106,10 +104,10 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.unguarded(out, r, next, breaker.ErrOutage)
 		return
 	}
-	h, before := m.hold(out), describe(out.Header())
-	began, ran, stalled, aborted, replied, untouched := time.Now(), false, false, false, false, !begun(out)
+	h, before := newHeld(out), describe(out.Header())
+	began, ran, aborted, replied, untouched := time.Now(), false, false, false, !begun(out)
 	var answer idempotency.Answer
-	var inside atomic.Pointer[held]
+	var lost atomic.Pointer[loss]
 	err = m.breaker.Try(r.Context(), rule.Key, func(ctx context.Context, granted func()) (err error) {
 		answer, err = m.keeper.Do(ctx, req, func(ctx context.Context) idempotency.Outcome {
 			ran = true
@@ -117,29 +115,30 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			waited := time.Since(began)
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
-			ctx = context.WithValue(ctx, insideKey{}, &inside)
-			stalled, aborted = m.call(ctx, waited, out, h, r, next)
+			aborted = m.call(context.WithValue(ctx, lossKey{}, &lost), waited, h, r, next)
 			if replied = untouched && !h.over && begun(out); replied {
 				return m.repliedPast(out, r)
 			}
-			return m.outcome(r, h, inside.Load())
+			return m.outcome(r, h, lost.Load())
 		})
 		return err
 	})
 	switch {
 	case replied:
 		if err != nil {
-			m.spoiled(out, r, before, err)
+			m.spoiled(out, r, before, err, false)
 		}
-	case ran && errors.Is(err, idempotency.ErrNotStored):
-		m.report(r, unrecorded.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
-		h.send()
-	case ran && err != nil:
-		m.spoiled(out, r, before, err)
-	case ran && stalled && !h.Written():
-		m.spoiled(out, r, before, ErrStalled)
+	case ran && err != nil && !errors.Is(err, idempotency.ErrNotStored):
+		m.spoiled(out, r, before, err, false)
 	case ran:
-		h.send()
+		if err != nil { // the work is done; after a refusal the client would repeat it
+			m.report(r, unrecorded.problem(err))
+		}
+		if l := lost.Load(); l != nil { // the lock inside has reported it
+			m.send(out, r, l.problem)
+		} else {
+			h.send()
+		}
 	case err != nil:
 		m.unlocked(out, r, next, err)
 	default:
@@ -160,65 +159,35 @@ func (m *middleware) repliedPast(out response, r *http.Request) idempotency.Outc
 	return idempotency.Outcome{Keep: m.storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
 }
 
-// insideKey finds where a middleware inside of NewIdempotency tells what its handler has done. The
-// pointer is atomic, because a middleware in between may give up the handler and reply itself.
-type insideKey struct{}
+// lossKey finds where a lock inside of NewIdempotency tells that it was lost. The pointer is
+// atomic, because a middleware in between may give up the handler and reply itself.
+type lossKey struct{}
 
-// done is what the handler under a lock has done.
-type done struct {
-	before    http.Header // of a response that is held back outside, before the handler ran
-	succeeded bool
-	aborted   bool
-	response  *held // nil: the response was not held back
+// loss says that a lock inside of NewIdempotency was lost. The handler's response is not sent.
+type loss struct {
+	problem   *Problem
+	succeeded bool // the handler
 }
 
-// takeBack takes the response of a handler whose lock was lost out of out, if a middleware outside
-// holds it back there: nothing of it was sent, so the reply to the lost lock can replace it.
-func (d *done) takeBack(out response, err error) {
-	h, ok := out.(*held)
-	if !ok || h.over || h.sent || !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
-		return
-	}
-	taken := *h
-	h.status, h.sealed, h.header, h.body = 0, nil, d.before, bytes.Buffer{}
-	if d.response == nil && taken.Written() {
-		d.response = &taken
-	}
-}
-
-// tell tells the middleware of NewIdempotency outside of this one that the handler has succeeded,
-// although the reply to a lost lock will replace its response in out. If the response was not held
-// back and has not begun, at most the framework knows it, and only the mark "done" is stored.
-func (d *done) tell(r *http.Request, out response) {
-	inside, ok := r.Context().Value(insideKey{}).(*atomic.Pointer[held])
-	if !ok || !d.succeeded || begun(out) {
-		return
-	}
-	if d.response == nil {
-		d.response = &held{header: out.Header().Clone(), status: out.Status(), over: true}
-	}
-	inside.Store(d.response)
-}
-
-// outcome converts the handler's response in h for the Store. finished is the response of a
-// handler that has succeeded, although h has the reply to a lost lock.
-func (m *middleware) outcome(r *http.Request, h, finished *held) idempotency.Outcome {
-	// With FromRules, a framework knows the handler's status, and not that of the reply in h.
-	succeeded := m.succeeded(r, h) && (finished == nil || h.Status() < http.StatusBadRequest)
-	if _, undoes := m.store.(idempotency.Transactor); finished != nil && !succeeded && !undoes {
-		// The work is done, and a repeated request must not do it again.
-		finished.to, finished.over = h.to, finished.over || finished.body.Len() > h.most
-		h, succeeded = finished, true
-	}
+// outcome converts the handler's response in h for the Store. If a lock inside was lost, a
+// Transactor rolls the work back. Without a Transactor, work that has succeeded is done.
+func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.Outcome {
+	succeeded := m.succeeded(r, h)
 	// Two failures are not stored. If the handler failed and has written nothing, an outer
 	// middleware writes the response later. If the client has left, its leaving may have caused the
 	// failure.
+	answers := succeeded || h.Written() && r.Context().Err() == nil
+	if lost != nil {
+		_, undoes := m.store.(idempotency.Transactor)
+		succeeded = lost.succeeded && !undoes
+		answers = succeeded
+	}
 	out := idempotency.Outcome{
-		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
-		DoneOnly: h.over,
+		Keep:     answers && m.storable(h.Status(), h.header),
+		DoneOnly: h.over || lost != nil && !h.Written(), // only the framework may know the response
 		Failed:   !succeeded,
 	}
-	if out.Keep && !h.over {
+	if out.Keep && !out.DoneOnly {
 		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Trailer: h.trailers(), Body: h.body.Bytes()}
 	}
 	return out

@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 
@@ -146,8 +145,6 @@ var (
 	errBodyTooLarge = errors.New("the body is larger than this route reads for its key or its fingerprint")
 	// errBodyCut causes a reply with the status 400.
 	errBodyCut = errors.New("the body cannot be read to its end")
-	// errSlowBody causes a reply with the status 408.
-	errSlowBody = errors.New("the body did not arrive in time")
 	// errNotJSONType causes a reply with the status 415.
 	errNotJSONType = errors.New("the key reads JSON, but the Content-Type is not JSON")
 )
@@ -208,10 +205,7 @@ func bodyError(r *http.Request, err error) error {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok { // the error of an http.MaxBytesHandler around this middleware
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
 	}
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded): // the server's ReadTimeout was over
-		return fmt.Errorf("%w: %w", errSlowBody, err)
-	case errors.Is(r.Context().Err(), context.Canceled):
+	if errors.Is(r.Context().Err(), context.Canceled) {
 		return errLeft
 	}
 	// io.ErrUnexpectedEOF does not say that the client has left: a middleware that decodes bodies

@@ -25,11 +25,9 @@ type config struct {
 	status       int
 	modeByMethod bool
 	failOpen     bool
-	maxResponse  int // set by WithBufferedResponse; 0: the response is not buffered
 
 	keys     []Key // the keys after the first key
 	streamed bool
-	stall    time.Duration // 0: no limit
 
 	store        idempotency.Store
 	finishWithin time.Duration
@@ -60,8 +58,8 @@ func newConfig(opts []Option) (config, error) {
 	c := config{
 		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
 		parts: make(map[string]func(*http.Request) (string, error)), reader: ofNetHTTP,
-		finishWithin: time.Minute, stall: 30 * time.Second,
-		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
+		finishWithin: time.Minute,
+		render:       writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
 		},
 	}
@@ -90,10 +88,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
 	case c.maxBody < 1:
 		return fmt.Errorf("WithMaxBody(%d): give the number of bytes that may be read, at least 1", c.maxBody)
-	case c.maxResponse < 0:
-		return fmt.Errorf("WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", c.maxResponse)
-	case c.stall < 0:
-		return fmt.Errorf("WithStallTimeout(%v): give a positive time, or 0 for no bound", c.stall)
 	case c.finishWithin < time.Millisecond:
 		return fmt.Errorf("WithFinishWithin(%v): give the time for which a handler may continue, at least 1ms", c.finishWithin)
 	case c.keep < time.Millisecond:
@@ -113,9 +107,6 @@ func (c *config) refuse(bad bool, format string, args ...any) bool {
 	}
 	return bad
 }
-
-// buffers returns true if a response is held back until the lock's end is confirmed.
-func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
 
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Without a
 // Wait, a call waits as long as its caller's context allows; an adapter that answers a client
@@ -150,19 +141,6 @@ func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true 
 // once a second whether the server answers again. Then one request asks for all others, and a grant
 // or a busy lock ends the outage.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
-
-// WithBufferedResponse holds the response back, up to most bytes, until the lock server has
-// confirmed that the lock was held until the handler returned. So no client receives the success of
-// a handler that was overtaken by a newer holder. The lock is released before the response is sent.
-// A longer response is answered 500, response-too-large. Default: the response is sent as it is
-// written, and a lost lock replaces only a response that was not begun yet.
-func WithBufferedResponse(most int) Option {
-	return func(c *config) {
-		if !c.refuse(most < 1, "WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", most) {
-			c.maxResponse = most
-		}
-	}
-}
 
 // WithMaxBody sets how many bytes of a body may be read for a key with {body.NAME}, or for the
 // fingerprint. A request with a longer body is answered 413. Default: 1 MiB.
@@ -259,14 +237,12 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 }
 
 // WithSuccess says which requests have succeeded, so that Rule.OnceFor remembers their work as
-// done. Default: requests whose handler has written a response with a status below 400 have
-// succeeded, also if the client has left before the end of the response. A handler that writes
-// nothing has not succeeded: let it write a status.
+// done. Default: requests whose handler has written a status below 400 have succeeded. A handler
+// that writes nothing has not succeeded: let it write a status.
 //
-// The writes of a handler succeed although the client has left or stalls, or although the response
-// is too long for [WithBufferedResponse]. So a response that was not sent rolls back no
-// transaction. Writes fail only after the handler has flushed, or when it still writes a second
-// later. If the work is undone after such a failure, say here that the request has not succeeded.
+// Once a status was written, it decides. If a later write fails, because the client has left, the
+// work still counts as done. So commit the work before you write the status, and do not roll it
+// back because of the error of a write.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
 		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
@@ -323,22 +299,9 @@ func WithKeys(keys ...Key) Option {
 
 // WithStreamedBody leaves the request's body unread until the handler reads it. Default: up to
 // [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
-// the lock. [WithStallTimeout] limits the time of a read while the lock is held. Keys with
-// {body.NAME} and [NewIdempotency] read the body in any case.
+// the lock. With this option, http.Server.ReadTimeout must bound how long a client may take. Keys
+// with {body.NAME} and [NewIdempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
-
-// WithStallTimeout sets for how long a client may block a handler that holds the lock. A client
-// blocks the handler if it sends nothing of the body that the handler reads, or takes less than 64
-// KiB of the response. When this time is over, the read or write ends, and the handler's context
-// ends with [ErrStalled]. The handler learns of a failed read, but of a failed write only as
-// [WithSuccess] says. A request without a reply is then answered 408. The time in which a
-// handler does not read or write does not count, so a quiet stream of events is not a stall. 0: no
-// limit. Default: 30 s.
-//
-// A middleware outside may replace the ResponseWriter by one without the method Unwrap, which
-// hides the connection. Then only the context ends, and http.Server.WriteTimeout must end the
-// write.
-func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
 // for handlers that read JSON with any Content-Type. Default: application/json, types that end

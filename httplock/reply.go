@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/framework"
@@ -19,21 +20,19 @@ import (
 
 // These are the values of [Problem.Code].
 const (
-	CodeBusy             = "lock-busy"
-	CodeTooManyWaiters   = "too-many-waiters"
-	CodeDone             = "already-done"
-	CodeInvalidKey       = "invalid-key"
-	CodeBodyTooLarge     = "body-too-large"
-	CodeKeyReused        = "idempotency-key-reused"
-	CodeUnavailable      = "lock-unavailable"
-	CodeClosed           = "lock-closed"
-	CodeLost             = "lock-lost"
-	CodeMisconfigured    = "lock-misconfigured"
-	CodeResponseTooLarge = "response-too-large"
-	CodeClientGone       = "client-gone"
-	CodeClientStalled    = "client-stalled"
-	CodeNotJSON          = "unsupported-media-type"
-	CodeNoRoute          = "no-route"
+	CodeBusy           = "lock-busy"
+	CodeTooManyWaiters = "too-many-waiters"
+	CodeDone           = "already-done"
+	CodeInvalidKey     = "invalid-key"
+	CodeBodyTooLarge   = "body-too-large"
+	CodeKeyReused      = "idempotency-key-reused"
+	CodeUnavailable    = "lock-unavailable"
+	CodeClosed         = "lock-closed"
+	CodeLost           = "lock-lost"
+	CodeMisconfigured  = "lock-misconfigured"
+	CodeClientGone     = "client-gone"
+	CodeNotJSON        = "unsupported-media-type"
+	CodeNoRoute        = "no-route"
 )
 
 // StatusClientGone is the status of a request whose client gave up while it waited. No client
@@ -107,8 +106,6 @@ var replies = []reply{
 		title: "The service is stopping", detail: "Nothing was done. Try again."},
 	{is: errBodyTooLarge, status: http.StatusRequestEntityTooLarge, code: CodeBodyTooLarge,
 		title: "The body is too large", detail: "Nothing was done."},
-	{is: errSlowBody, status: http.StatusRequestTimeout, code: CodeClientStalled,
-		title: "The body did not arrive in time", detail: "Nothing was done."},
 	{is: errBodyCut, status: http.StatusBadRequest, code: CodeInvalidKey,
 		title: "The body cannot be read", detail: "Nothing was done."},
 	{is: errNotJSONType, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
@@ -156,18 +153,9 @@ var escaped = reply{status: http.StatusInternalServerError, code: CodeMisconfigu
 var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,
 	title: "The lock was lost", detail: "The request was being handled, and may or may not have been completed."}
 
-// unconfirmed is the reply to a request whose response is held back, when the lock server does not
-// confirm the lock.
+// unconfirmed is the reply to an idempotent request when it is unknown whether its work counts.
 var unconfirmed = reply{status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
 	title: "The lock cannot be confirmed", detail: "The request was handled, and it is unknown whether another request was handled at the same time."}
-
-// tooLong is the reply to a request whose response cannot be held back.
-var tooLong = reply{status: http.StatusInternalServerError, code: CodeResponseTooLarge, failure: true,
-	title: "The response is too large", detail: "The request was handled; its response is larger than this route allows."}
-
-// stalled is the reply to a request whose client kept the handler waiting while the lock was held.
-var stalled = reply{status: http.StatusRequestTimeout, code: CodeClientStalled,
-	title: "The client made no progress", detail: "The request was ended, because it held a lock."}
 
 // gone is the reply to a request whose client gave up.
 var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
@@ -219,25 +207,27 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 
 // spoiled handles an error of the lock after the handler has run. before describes the reply as it
 // was before the handler ran.
-func (m *middleware) spoiled(out response, r *http.Request, before description, err error) {
+func (m *middleware) spoiled(out response, r *http.Request, before description, err error, succeeded bool) {
 	with := unconfirmed
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
 		with = overtaken
-	case errors.Is(err, ErrStalled):
-		with = stalled
-	case errors.Is(err, errResponseTooLarge):
-		with = tooLong
-	case !m.buffers() && m.store == nil:
+	case m.store == nil:
 		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
 		// written. The handler's reply is sent.
 		m.report(r, unrecorded.problem(err))
 		return
 	}
+	p := with.problem(err)
+	m.report(r, p)
+	if outside, ok := r.Context().Value(lossKey{}).(*atomic.Pointer[loss]); ok && m.store == nil {
+		outside.Store(&loss{p, succeeded}) // NewIdempotency holds the response back, and replies
+		return
+	}
 	if !begun(out) {
 		before.restore(out.Header())
 	}
-	m.answer(out, r, with, err)
+	m.send(out, r, p)
 }
 
 // describing lists the headers that describe a body. If the handler has set them, they do not fit
@@ -263,10 +253,15 @@ func (d description) restore(h http.Header) {
 	}
 }
 
-// answer reports the Problem, and sends it to the client if no reply has begun.
+// answer reports a Problem, and sends it.
 func (m *middleware) answer(out response, r *http.Request, with reply, err error) {
 	p := with.problem(err)
 	m.report(r, p)
+	m.send(out, r, p)
+}
+
+// send sends p to the client if no reply has begun.
+func (m *middleware) send(out response, r *http.Request, p *Problem) {
 	if begun(out) {
 		return
 	}

@@ -47,10 +47,8 @@ type Rule struct {
 	// Lifetime is how long a response is stored; see WithLifetime.
 	Lifetime time.Duration
 
-	BufferedResponse int           // see WithBufferedResponse
-	MaxBody          int64         // see WithMaxBody
-	StreamedBody     bool          // see WithStreamedBody
-	StallTimeout     time.Duration // see WithStallTimeout
+	MaxBody      int64 // see WithMaxBody
+	StreamedBody bool  // see WithStreamedBody
 
 	// NoLock declares that the route needs no lock, so Validate does not report it. Unguarded does
 	// not list the route.
@@ -68,7 +66,6 @@ func (r Rule) options() []Option {
 	add(len(r.Keys) > 1, WithKeys(r.Keys[min(1, len(r.Keys)):]...))
 	add(r.Name != "", WithName(r.Name))
 	add(r.ModeByMethod, WithModeByMethod())
-	add(r.BufferedResponse != 0, WithBufferedResponse(r.BufferedResponse))
 	add(r.Limit != 0 || r.Weight != 0, withFixed(func(rule *locker.Rule) {
 		rule.Limit, rule.Weight = cmp.Or(r.Limit, rule.Limit), cmp.Or(r.Weight, rule.Weight)
 	}))
@@ -94,7 +91,6 @@ func (r Rule) common() []Option {
 	add(r.Lifetime != 0, WithLifetime(r.Lifetime))
 	add(r.MaxBody != 0, WithMaxBody(r.MaxBody))
 	add(r.StreamedBody, WithStreamedBody())
-	add(r.StallTimeout != 0, WithStallTimeout(r.StallTimeout))
 	return opts
 }
 

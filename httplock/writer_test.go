@@ -43,49 +43,6 @@ func TestAFailedHijackIsNoReply(t *testing.T) {
 	})
 }
 
-// io.Copy gives the source to the writer. The source may be quiet for a long time, as a stream
-// of events from another service is. Such a pause must not count as a stall of the client.
-func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := shop(httplock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			source, feed := io.Pipe()
-			go func() {
-				_, _ = io.WriteString(feed, "first ")
-				<-time.After(time.Hour)
-				_, _ = io.WriteString(feed, "last")
-				_ = feed.Close()
-			}()
-			if _, err := io.Copy(w, source); err != nil || r.Context().Err() != nil {
-				t.Errorf("%v, %v", err, r.Context().Err())
-			}
-		}))
-		if w := send(t.Context(), h, "POST", "/orders/42", ""); w.Body.String() != "first last" {
-			t.Errorf("%d %q", w.Code, w.Body)
-		}
-	})
-}
-
-// When Write fails, a handler may abort its reply by a panic, as httputil.ReverseProxy does.
-// The client gets the reply 500 nevertheless.
-func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen []*httplock.Problem
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		h := shop(httplock.MustNew(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			for {
-				if _, err := io.WriteString(w, "paid"); err != nil {
-					panic(http.ErrAbortHandler)
-				}
-				time.Sleep(time.Second) //nolint:forbidigo // a bubble
-			}
-		}))
-		w := send(t.Context(), h, "POST", "/orders/42", "")
-		if w.Code != http.StatusInternalServerError || len(seen) != 1 || seen[0].Code != httplock.CodeResponseTooLarge {
-			t.Errorf("%d %s, %v", w.Code, w.Body, seen)
-		}
-	})
-}
-
 // A response that is too long to be stored is sent as it is written, with its trailers.
 func TestALongResponseHasItsTrailers(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

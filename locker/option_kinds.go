@@ -121,8 +121,8 @@ func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 // Rule.OnceFor or Rule.KeepFor is set, after [Lease.AwaitRelease], and after a panic. Run also
 // waits while the server takes more than 20 ms to answer, while 1024 background releases have no
 // answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
-// adapters also wait for the releases of idempotent requests, of buffered responses, and of
-// transactions of package sqllock that are not committed. Default: every release is awaited.
+// adapters also wait for the releases of idempotent requests, and of transactions of package
+// sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }

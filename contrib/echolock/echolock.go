@@ -75,7 +75,7 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { visitOf(r).c.Set(outcomeKey, p) }),
 		httplock.WithSuccess(func(r *http.Request, status int) bool {
 			v := visitOf(r)
-			return v.ran && (v.err == nil || framework.OnlyUnsent(v.err)) && status < http.StatusBadRequest
+			return v.ran && !v.failed && status < http.StatusBadRequest
 		}),
 	}, opts...)
 }
@@ -150,6 +150,9 @@ type visit struct {
 	next echo.HandlerFunc
 	ran  bool
 	err  error // the error that next returned
+	// failed means that next has returned an error before it has written a status. After that, the
+	// status decides, because Echo returns the error of a write, too.
+	failed bool
 }
 
 func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
@@ -281,6 +284,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		v.c.SetResponse(response)
 	}()
 	if v.err = v.next(v.c); v.err != nil {
+		v.failed = !v.c.Response().Committed
 		v.c.Error(v.err)
 	}
 }

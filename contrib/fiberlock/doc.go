@@ -13,10 +13,10 @@
 // fasthttp sends a reply when all handlers have returned. So after the loss of a lock, the reply is
 // always replaced, and a client that reads slowly does not keep a lock. A body that a handler
 // streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
-// [NewIdempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. If
-// the stream fails then, nothing of it is sent or stored, and the ErrorHandler writes the reply. A
-// hijacked connection, such as a WebSocket, is also used after the release of the lock. Do not
-// hijack under [NewIdempotency]: a repeated request gets an empty reply 200 instead.
+// [NewIdempotency], the body is read while the lock is held. If the stream fails then, nothing of
+// it is sent or stored, and the ErrorHandler writes the reply. A hijacked connection, such as a
+// WebSocket, is also used after the release of the lock. Do not hijack under [NewIdempotency]: a
+// repeated request gets an empty reply 200 instead.
 //
 // c.End sends the response at once. So a handler that calls c.End replies before its lock is
 // released, also if the lock is lost, and the response is not held back. Do not call it behind a

@@ -97,10 +97,9 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
 	for name, guard := range map[string]fiber.Handler{
-		"New":                  fiberlock.MustNew(l, "a:{param.id}"),
-		"WithBufferedResponse": fiberlock.MustNew(l, "b:{param.id}", httplock.WithBufferedResponse(1000)),
-		"Idempotency":          fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
-		"Once":                 fiberlock.MustNew(l, "c:{param.id}", once),
+		"New":         fiberlock.MustNew(l, "a:{param.id}"),
+		"Idempotency": fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
+		"Once":        fiberlock.MustNew(l, "c:{param.id}", once),
 	} {
 		runs := 0
 		s := serve(t, guard, func(c fiber.Ctx) error {
@@ -198,9 +197,7 @@ func TestAStreamThatFailsIsNeverACompleteResponse(t *testing.T) {
 	half := func() io.Reader { return io.MultiReader(strings.NewReader("pa"), iotest.ErrReader(errBank)) }
 	always := httplock.WithSuccess(func(*http.Request, int) bool { return true })
 	for name, guard := range map[string]fiber.Handler{
-		"WithBufferedResponse":   fiberlock.MustNew(l, "a", httplock.WithBufferedResponse(1000)),
 		"Idempotency":            fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"),
-		"Idempotency, too long":  fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop", httplock.WithBufferedResponse(1)),
 		"Idempotency, succeeded": fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop", always),
 	} {
 		for stream, send := range map[string]func(fiber.Ctx) error{
@@ -306,30 +303,21 @@ func TestALostLockIsNoSuccess(t *testing.T) {
 // The lock of the order is lost, but the handler has paid. So the repeated request must not pay
 // again.
 func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
-	for name, tc := range map[string]struct {
-		opts []httplock.Option
-		code int
-		body string
-	}{
-		"held back": {[]httplock.Option{httplock.WithBufferedResponse(1000)}, 200, "paid"},
-		"unknown":   {nil, 409, "already-done"},
-	} {
-		store := lockertest.NewMemory()
-		l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
-		runs := 0
-		s := serve(t, fiberlock.MustNew(l, "order:{param.id}", tc.opts...), func(c fiber.Ctx) error {
-			runs++
-			store.Steal("order:1")
-			<-c.Context().Done()
-			return c.SendString("paid")
-		}, fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"))
-		if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != 503 || !strings.Contains(body, "lock-lost") {
-			t.Errorf("%s: %d %s", name, code, body)
-		}
-		store.Free("order:1")
-		if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != tc.code || !strings.Contains(body, tc.body) || runs != 1 {
-			t.Errorf("%s, again: %d %s, %d runs", name, code, body, runs)
-		}
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond))
+	runs := 0
+	s := serve(t, fiberlock.MustNew(l, "order:{param.id}"), func(c fiber.Ctx) error {
+		runs++
+		store.Steal("order:1")
+		<-c.Context().Done()
+		return c.SendString("paid")
+	}, fiberlock.MustIdempotency(l, idempotency.NewMemory(), "shop"))
+	if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != 503 || !strings.Contains(body, "lock-lost") {
+		t.Errorf("%d %s", code, body)
+	}
+	store.Free("order:1")
+	if code, body, _ := s.send(t, "/orders/1", "", "Idempotency-Key", "k"); code != 200 || body != "paid" || runs != 1 {
+		t.Errorf("again: %d %s, %d runs", code, body, runs)
 	}
 }
 
@@ -519,51 +507,47 @@ func TestABodyThatFiberStreams(t *testing.T) {
 }
 
 func TestAWaitIsShownToTheClient(t *testing.T) {
-	for name, opts := range map[string][]httplock.Option{"as it comes": nil, "held back": {httplock.WithBufferedResponse(1000)}} {
-		store := lockertest.NewMemory()
-		store.Occupy("order:1", 50*time.Millisecond)
-		s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", opts...), func(c fiber.Ctx) error {
-			c.Set("Server-Timing", "db;dur=1")
-			return c.SendString("paid")
-		})
-		_, body, header := s.send(t, "/orders/1", "")
-		if shown := strings.Join(header["Server-Timing"], " "); body != "paid" || !strings.Contains(shown, "lock;dur=") || !strings.Contains(shown, "db;dur=1") {
-			t.Errorf("%s: %q %q", name, body, shown)
-		}
+	store := lockertest.NewMemory()
+	store.Occupy("order:1", 50*time.Millisecond)
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), func(c fiber.Ctx) error {
+		c.Set("Server-Timing", "db;dur=1")
+		return c.SendString("paid")
+	})
+	_, body, header := s.send(t, "/orders/1", "")
+	if shown := strings.Join(header["Server-Timing"], " "); body != "paid" || !strings.Contains(shown, "lock;dur=") || !strings.Contains(shown, "db;dur=1") {
+		t.Errorf("%q %q", body, shown)
 	}
 }
 
-// A handler that hijacks its connection replies 101, also where other responses are held back.
-// When it has lost its lock, the client gets the Problem and no hijacked connection.
+// A handler that hijacks its connection replies 101. When it has lost its lock, the client gets the
+// Problem and no hijacked connection.
 func TestAConnectionIsHijackedUnlessItsLockWasLost(t *testing.T) {
-	for name, opt := range map[string]httplock.Option{"plain": httplock.WithTTL(200 * time.Millisecond), "buffered": httplock.WithBufferedResponse(1000)} {
-		for _, lost := range []bool{false, true} {
-			store := lockertest.NewMemory()
-			l := lockertest.NewLocker(t, store, locker.WithTTL(200*time.Millisecond))
-			server := serve(t, fiberlock.MustNew(l, "order:{param.id}", opt), func(c fiber.Ctx) error {
-				if lost {
-					store.Steal("order:1")
-					<-c.Context().Done()
-				}
-				c.RequestCtx().Hijack(func(conn net.Conn) { _, _ = io.WriteString(conn, "hello") })
-				return c.SendStatus(fiber.StatusSwitchingProtocols)
-			})
-			conn, err := net.Dial("tcp", server.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, _ = io.WriteString(conn, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
-			first, last := "HTTP/1.1 101", "hello"
+	for _, lost := range []bool{false, true} {
+		store := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, store, locker.WithTTL(200*time.Millisecond))
+		server := serve(t, fiberlock.MustNew(l, "order:{param.id}"), func(c fiber.Ctx) error {
 			if lost {
-				_, _ = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-				first, last = "HTTP/1.1 503", "Not Found"
+				store.Steal("order:1")
+				<-c.Context().Done()
 			}
-			text, err := io.ReadAll(conn)
-			if err != nil || !strings.HasPrefix(string(text), first) || !strings.HasSuffix(string(text), last) {
-				t.Errorf("%s, lost %v: %q, %v", name, lost, text, err)
-			}
-			_ = conn.Close()
+			c.RequestCtx().Hijack(func(conn net.Conn) { _, _ = io.WriteString(conn, "hello") })
+			return c.SendStatus(fiber.StatusSwitchingProtocols)
+		})
+		conn, err := net.Dial("tcp", server.addr)
+		if err != nil {
+			t.Fatal(err)
 		}
+		_, _ = io.WriteString(conn, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+		first, last := "HTTP/1.1 101", "hello"
+		if lost {
+			_, _ = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+			first, last = "HTTP/1.1 503", "Not Found"
+		}
+		text, err := io.ReadAll(conn)
+		if err != nil || !strings.HasPrefix(string(text), first) || !strings.HasSuffix(string(text), last) {
+			t.Errorf("lost %v: %q, %v", lost, text, err)
+		}
+		_ = conn.Close()
 	}
 }
 

@@ -94,31 +94,6 @@ func (c *Carrier) Value(k any) any {
 	return c.Context.Value(k)
 }
 
-// Unsent marks err, the error of a write that a handler gets: the client has left, or the response
-// is too long. Frameworks pass this error on as they pass on an error of the handler.
-func Unsent(err error) error {
-	if OnlyUnsent(err) {
-		return err
-	}
-	return &unsent{err}
-}
-
-type unsent struct{ error }
-
-func (u *unsent) Unwrap() error { return u.error }
-
-// OnlyUnsent reports whether err says only that the response could not be written. Then the work of
-// the handler may have succeeded, and its status shows whether it has. An error that is joined from
-// several errors is a failure, because it says that something else has failed, too.
-func OnlyUnsent(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if _, ok := err.(*unsent); ok { //nolint:errorlint // errors.As looks into joined errors
-			return true
-		}
-	}
-	return false
-}
-
 // Carried returns what the innermost Carrier of a request carries.
 func Carried[T http.Handler](r *http.Request) T { return r.Context().Value(carrierKey{}).(T) }
 

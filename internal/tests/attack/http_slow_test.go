@@ -3,11 +3,11 @@ package attack_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -76,9 +76,7 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "paid")
 	}
-	// The guard must read the body before it takes the lock. The stall timeout would also free
-	// a lock that is held too early, so the test makes it too long to matter.
-	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second), httplock.WithStallTimeout(time.Hour)) {
+	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
 			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
@@ -88,106 +86,40 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	}
 }
 
-// A streamed body is read under the lock. If the client sends nothing for the stall timeout,
-// the guard ends the request and releases the lock.
-func TestAStalledUploadLosesItsHold(t *testing.T) {
-	store := lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	ends := make(chan error, 200)
-	entered := make(chan struct{}, 200)
+// A client may send nothing more of a body that is read under the lock, or read nothing of its
+// response. The time-outs of its server bound for how long it holds the lock.
+func TestTheTimeoutsOfTheServerBoundASlowClient(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	entered, ended := make(chan struct{}, 1), make(chan error, 1)
 	h := func(w http.ResponseWriter, r *http.Request) {
-		entered <- struct{}{}
-		if _, err := io.Copy(io.Discard, r.Body); err != nil {
-			ends <- errors.Join(err, context.Cause(r.Context()))
-			return // the handler writes no reply, so the guard replies
-		}
-		_, _ = io.WriteString(w, "paid")
-	}
-	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStreamedBody(), httplock.WithStallTimeout(200*time.Millisecond)) {
-		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
-			conn := dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-			<-entered
-			hundred(t, server)
-			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
-				t.Errorf("the upload ended with %v", err)
-			}
-			reply := make([]byte, 1000)
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-			n, err := io.ReadAtLeast(conn, reply, 12)
-			if err != nil || !strings.HasPrefix(string(reply[:n]), "HTTP/1.1 408") {
-				t.Errorf("%q, %v; want 408", reply[:n], err)
-			}
-			for len(entered) > 0 {
-				<-entered
-			}
-		})
-	}
-}
-
-// A client that does not read its response blocks the handler's Write. The handler must not hold
-// the lock until this Write ends.
-func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
-	store := lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	ends := make(chan error, 1)
-	entered := make(chan struct{}, 1)
-	h := func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Large") == "" {
+		if r.Header.Get("X-Slow") == "" {
 			_, _ = io.WriteString(w, "paid")
 			return
 		}
 		entered <- struct{}{}
-		var err error
+		_, err := io.Copy(io.Discard, r.Body)
 		for i := 0; err == nil && i < 1000; i++ {
 			_, err = w.Write(make([]byte, 1<<20))
 		}
-		ends <- errors.Join(err, context.Cause(r.Context()))
+		ended <- err
 	}
-	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
-		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
-			dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Length: 0\r\n\r\n")
-			<-entered
-			hundred(t, server)
-			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
-				t.Errorf("the response ended with %v", err)
-			}
-		})
-	}
-}
-
-// If a slow client sends data again and again, its request succeeds, however long the upload
-// takes.
-func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := func(w http.ResponseWriter, r *http.Request) {
-		n, err := io.Copy(io.Discard, r.Body)
-		_, _ = fmt.Fprintln(w, n, err)
-	}
-	for name, front := range fronts(l, h, httplock.WithStreamedBody(), httplock.WithStallTimeout(2*time.Second)) {
-		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
-			body, feed := io.Pipe()
-			go func() {
-				for range 30 { // the pauses together take 3 s, longer than the stall timeout
-					_, _ = io.WriteString(feed, "x")
-					<-time.After(100 * time.Millisecond)
+	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStreamedBody()) {
+		for slow, length := range map[string]string{"upload": "100", "response": "1"} {
+			t.Run(name+" "+slow, func(t *testing.T) {
+				others := httptest.NewServer(front)
+				defer others.Close()
+				server := httptest.NewUnstartedServer(front)
+				server.Config.ReadTimeout, server.Config.WriteTimeout = time.Second, time.Second
+				server.Start()
+				t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
+				dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nX-Slow: 1\r\nContent-Length: "+length+"\r\n\r\n{")
+				<-entered
+				hundred(t, others)
+				if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the handler ended with %v", err)
 				}
-				_ = feed.Close()
-			}()
-			res, err := server.Client().Post(server.URL+"/orders/1", "", body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = res.Body.Close() }()
-			if text, _ := io.ReadAll(res.Body); string(text) != "30 <nil>\n" {
-				t.Errorf("%d %s", res.StatusCode, text)
-			}
-		})
+			})
+		}
 	}
 }
 

@@ -62,10 +62,6 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				within: time.Minute, code: 204, spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, _ *lockertest.Memory) { c.Status(http.StatusNoContent); c.Writer.WriteHeaderNow() },
 			},
-			"a reply that is held back": {
-				within: time.Minute, opts: []httplock.Option{httplock.WithBufferedResponse(100)}, code: 201, body: "paid", spans: "acquire order, release order, POST /orders/:id",
-				handle: func(c *gin.Context, _ *lockertest.Memory) { c.String(http.StatusCreated, "paid") },
-			},
 			"a panic": {
 				within: time.Minute, code: 500, spans: "acquire order, release order, POST /orders/:id",
 				handle: func(*gin.Context, *lockertest.Memory) { panic("out of ink") },

@@ -167,19 +167,6 @@ var exchanges = map[string]exchange{
 			"release customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
 		},
 	},
-	"lost, held back": {
-		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
-		handle: func(_ context.Context, w *stage, reply io.Writer) {
-			w.store.Steal("customer:canary") // only the release notices the loss
-			_, _ = io.WriteString(reply, "paid")
-		},
-		status: 503, code: "lock-lost", failed: true,
-		spans: []string{
-			acquired,
-			"hold customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
-			"release customer: Error(lost) error.type=lost fence=N mode=exclusive name=customer result=lost ttl=30",
-		},
-	},
 	"revoked": {
 		handle: func(ctx context.Context, w *stage, _ io.Writer) {
 			lease, _ := locker.FromContext(ctx)
@@ -202,22 +189,6 @@ var exchanges = map[string]exchange{
 			"hold customer: Error(expired) error.type=expired fence=N mode=exclusive name=customer result=expired ttl=30",
 			"release customer: Error(expired) error.type=expired fence=N mode=exclusive name=customer result=expired ttl=30",
 		},
-	},
-	"a release without an answer, held back": {
-		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
-		handle: func(_ context.Context, w *stage, reply io.Writer) {
-			w.store.Fail(locker.OpRelease, errors.New("EOF"))
-			time.AfterFunc(10*time.Second, func() { w.store.Fail(locker.OpRelease, nil) })
-			_, _ = io.WriteString(reply, "paid")
-		},
-		status: 503, code: "lock-unavailable", failed: true,
-		spans: []string{acquired, held, "release customer: Error(unavailable) error.type=unavailable fence=N mode=exclusive name=customer result=unavailable ttl=30"},
-	},
-	"a response that cannot be held back": {
-		opts:   []httplock.Option{httplock.WithBufferedResponse(3)},
-		handle: func(_ context.Context, _ *stage, reply io.Writer) { _, _ = io.WriteString(reply, "paid") },
-		status: 500, code: "response-too-large", failed: true,
-		spans: []string{acquired, held, released},
 	},
 	"a key that came with another request": {
 		remote: reusedKey{}, header: []string{"Idempotency-Key", "k"}, status: 422, code: "idempotency-key-reused",
