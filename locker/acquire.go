@@ -113,6 +113,7 @@ type waiting struct {
 	rounds    int           // how many round trips a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	heldSince time.Time     // when the holder got the key; zero: unknown
+	ahead     int           // how many callers and other processes are known to wait in front of this caller
 	expected  time.Duration // the expected length of the wait
 	failure   error         // the error of the last call that gave no answer
 	admitted  bool          // the caller is counted as a waiter

@@ -154,6 +154,7 @@ func (t *ticket) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) noteBusy(g store.Grant) {
 	a.ticket.holder, a.ticket.place, a.ticket.notListening, a.ticket.current = g.Holder, g.Place, g.NotListening, true
 	a.ticket.clock = anchor{local: a.ticket.sentAt, server: g.At}
+	a.waiting.ahead = max(g.Place-1, 0)
 	// A semaphore has several holders, and the first of them is not always the first to release
 	// its permit.
 	if a.caller.rule.Limit == 0 {

@@ -205,11 +205,27 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 	e := &Error{Op: OpAcquire, Key: a.caller.rule.Key, RetryAfter: retryAfter, Err: err}
 	var later interface{ RetryAfter() time.Duration }
 	if retryAfter > 0 {
-		e.HolderMetadata = unsigned(a.ticket.holder.Metadata)
+		e.HolderMetadata, e.blocked = unsigned(a.ticket.holder.Metadata), a.blocked()
 	} else if errors.As(err, &later) {
 		e.RetryAfter = later.RetryAfter()
 	}
 	return e
+}
+
+// blocked returns what a refused caller knows of the holder. A semaphore has several holders, whose
+// fences are not known.
+func (a *acquisition) blocked() blocked {
+	b := blocked{holder: a.ticket.holder, ahead: a.waiting.ahead}
+	if a.caller.rule.Limit > 0 {
+		b.holder.Fence = 0
+	}
+	if !a.waiting.heldSince.IsZero() {
+		b.held = time.Since(a.waiting.heldSince)
+	}
+	if a.caller.engine.can.Inspect != nil {
+		b.command = showCommand(a.caller.key())
+	}
+	return b
 }
 
 // outcome returns the outcome for the Observer, when the acquire returns l and err.

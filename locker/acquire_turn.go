@@ -59,7 +59,7 @@ func (s successor) useHold(h *hold) {
 // refuse ends the wait with err, because too many callers wait. The caller holds the cohorts'
 // mutex.
 func (s successor) refuse(c *cohort, err error) {
-	c.copyTo(s.waiter)
+	c.copyTo(s.waiter, len(c.waiting))
 	s.waiter.waiting.admitted = false // its place goes to another caller
 	s.serve(turn{err: err})
 }
@@ -68,7 +68,7 @@ func (s successor) refuse(c *cohort, err error) {
 // gets a's ticket if that ticket is in the queue. The caller holds the cohorts' mutex.
 func (s successor) succeed(c *cohort, a *acquisition) {
 	t := turn{sawHolder: c.sawHolder}
-	c.copyTo(s.waiter) // the new leader's wait may end before its first answer
+	c.copyTo(s.waiter, -1) // the new leader's wait may end before its first answer; a is not in front of it any more
 	if a.ticket.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}

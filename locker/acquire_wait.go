@@ -132,7 +132,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, askAt time.Time) (lease *L
 		lease, err = a.takeGrant(n.grant)
 		return lease, lease == nil, err
 	case n.isHead:
-		a.ticket.place = 1
+		a.ticket.place, a.waiting.ahead = 1, 0
 		// The event only makes the waiter ask its next question sooner.
 		timer.Reset(min(time.Until(n.freeBy)+time.Millisecond, headAsks, time.Until(askAt)))
 	}

@@ -56,6 +56,7 @@ type leaderAnswer struct {
 	holder    store.Holder // the holder, while the cohort has no hold
 	received  time.Time    // when this process received the answer
 	heldSince time.Time    // when the holder got the key; zero: unknown
+	place     int          // the leader's place in the server's queue; 0: unknown
 	failure   error        // the error of the leader's last question
 }
 
@@ -176,13 +177,14 @@ func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 		return true
 	}
 	if !inFront && !a.admit() {
-		c.copyTo(a)
+		c.copyTo(a, len(c.waiting))
 		return false
 	}
 	a.cohort = c
 	a.expectTurn()
-	if p := c.blocker(); p != (Peer{}) {
+	if p, signed := c.blocker(); p != (Peer{}) {
 		a.waiting.noteMet(&a.caller, p)
+		a.ticket.holder.Metadata = signed
 	}
 	if inFront {
 		c.waiting = slices.Insert(c.waiting, 0, a)
@@ -203,12 +205,13 @@ func (cs *cohorts) leave(a *acquisition) bool {
 		return false
 	}
 	c.waiting = slices.Delete(c.waiting, i, i+1)
-	c.copyTo(a)
+	c.copyTo(a, i)
 	return true
 }
 
-// copyTo copies what the cohort knows about the holder into a. The caller holds the cohorts' mutex.
-func (c *cohort) copyTo(a *acquisition) {
+// copyTo copies what the cohort knows about the holder into a, in front of which the given number
+// of callers wait. The caller holds the cohorts' mutex.
+func (c *cohort) copyTo(a *acquisition, inFront int) {
 	r := c.lastAnswer()
 	switch {
 	case c.hold != nil:
@@ -218,6 +221,10 @@ func (c *cohort) copyTo(a *acquisition) {
 	case r.holder.Left > 0:
 		r.holder.Left = max(r.holder.Left-time.Since(r.received), 0)
 	}
+	if c.hold == nil {
+		inFront += max(r.place, 1) // the leader, and the processes in front of it
+	}
+	a.waiting.ahead = inFront
 	a.ticket.holder, a.ticket.current = r.holder, r.failure == nil
 	a.waiting.busySince, a.waiting.heldSince, a.waiting.failure = a.caller.began, r.heldSince, r.failure
 }
@@ -227,7 +234,7 @@ func (cs *cohorts) noteBusy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.sawHolder, c.last = true, &leaderAnswer{holder: a.ticket.holder, received: time.Now(), heldSince: a.waiting.heldSince}
+	c.sawHolder, c.last = true, &leaderAnswer{holder: a.ticket.holder, received: time.Now(), heldSince: a.waiting.heldSince, place: a.ticket.place}
 }
 
 // noteFailure is called when the leader a has got no answer.
@@ -281,17 +288,17 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return cs.sharing(h.cohort.terms).release(h.cohort, h)
 }
 
-// blocker returns the holder for whose release a new waiter waits, or the zero Peer if the holder
-// is not known. The caller holds the cohorts' mutex.
-func (c *cohort) blocker() Peer {
+// blocker returns the holder for whose release a new waiter waits, and its signed metadata. It
+// returns the zero Peer if the holder is not known. The caller holds the cohorts' mutex.
+func (c *cohort) blocker() (p Peer, signed string) {
 	switch {
 	case c.hold != nil:
-		return c.hold.user()
+		return c.hold.user(), c.hold.signed
 	case c.sawHolder:
 		h := c.lastAnswer().holder
-		return peer(h.Fence, h.Metadata)
+		return peer(h.Fence, h.Metadata), h.Metadata
 	}
-	return Peer{}
+	return Peer{}, ""
 }
 
 // leadBeforeRelease makes the first waiter of c the leader before the release, so that the waiter's

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -89,15 +90,28 @@ type Error struct {
 	RetryAfter time.Duration
 	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
 	// [Rule.Metadata] or [WithMetadata]. HolderMetadata is set with ErrBusy if the holder has
-	// metadata and the Locker can read it.
+	// metadata and the Locker can read it. Readers have the metadata of the first of them, and the
+	// holders of a semaphore have none.
 	HolderMetadata string
 	Err            error
 
-	held string // another key that the caller holds; only Error shows it, because Err may be logged without keys
+	// Only Error shows the following fields, because Err may be shown to clients.
+	held    string  // another key that the caller holds
+	blocked blocked // with ErrBusy and ErrTooManyWaiters
 }
 
-// Error returns, for example, "latchkit: acquire order:42: another holder has the lock (retry after
-// 1.2s)".
+// blocked is what a refused acquire knows of the holder, besides its metadata.
+type blocked struct {
+	holder  store.Holder
+	held    time.Duration // how long the holder has held the key; 0: unknown
+	ahead   int           // how many callers and other processes wait in front of the caller, as far as it knows
+	command string        // the command that shows the holder and the queue; "" if there is none
+}
+
+// Error returns, for example, "latchkit: acquire order:42: another holder has the lock:
+// report@pod-7f9c:1, fence 1795000000000000, for 2m3s, 5 wait (retry after 1.2s); latchctl show
+// order:42". What the Locker does not know about the holder is left out. The text is for operators.
+// To a client that may not see the key and the holder, show Err.
 func (e *Error) Error() string {
 	text := "latchkit: " + string(e.Op)
 	if e.Key != "" {
@@ -107,10 +121,64 @@ func (e *Error) Error() string {
 	if e.held != "" {
 		text += " (it already holds " + printable(e.held) + ")"
 	}
+	if holder := e.blocked.describe(e.HolderMetadata); holder != "" {
+		joint := "; the holder is "
+		if strings.HasSuffix(text, ErrBusy.Error()) {
+			joint = ": "
+		}
+		text += joint + holder
+	}
 	if e.RetryAfter > 0 {
 		text += " (retry after " + e.RetryAfter.Round(time.Millisecond).String() + ")"
 	}
+	if e.blocked.command != "" {
+		text += "; " + e.blocked.command
+	}
 	return text
+}
+
+// describe returns what is known of the holder and of the waiters, or "".
+func (b *blocked) describe(metadata string) string {
+	var known []string
+	switch {
+	case b.holder.Foreign:
+		known = append(known, "another library or program")
+	case b.holder.Kept:
+		known = append(known, "a released lease, which its KeepFor keeps locked")
+	case metadata != "":
+		known = append(known, printable(metadata))
+	}
+	if b.holder.Fence != 0 {
+		known = append(known, "fence "+strconv.FormatUint(b.holder.Fence, 10))
+	}
+	if b.held > 0 {
+		known = append(known, "for "+roughly(b.held))
+	}
+	if b.ahead > 0 {
+		known = append(known, strconv.Itoa(b.ahead)+" wait")
+	}
+	return strings.Join(known, ", ")
+}
+
+// roughly returns d in whole seconds, or in whole milliseconds if d is shorter than 10 s.
+func roughly(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// showCommand returns the command that shows key, a key on the server. A key may come from a
+// client and the command may be pasted into a shell, so an unusual key is quoted, and for a key
+// that cannot be pasted the result is "".
+func showCommand(key string) string {
+	if key == "" || key[0] == '-' || printable(key) != key {
+		return ""
+	}
+	if strings.Trim(key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:._/@%+,-") != "" {
+		key = "'" + strings.ReplaceAll(key, "'", `'\''`) + "'"
+	}
+	return "latchctl show " + key
 }
 
 // mostPrintable is the largest number of bytes of a key in the text of an error.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/self"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -53,6 +54,7 @@ func newConfig() config {
 		renewal:  true,
 		queue:    true,
 		handoffs: DefaultHandoffs,
+		metadata: func(context.Context) string { return self.Name() },
 
 		maxSkew:     500 * time.Millisecond,
 		nodeTimeout: 500 * time.Millisecond,
@@ -197,7 +199,9 @@ const maxMetadataBytes = 256
 // WithMetadata writes the text that f returns into the lease, at most 256 bytes. Longer text is
 // cut. Inspect and refused callers read this text, so put no secret into it. f is called for
 // each acquire, with the context that the Observer's Begin returned, so that f can return the
-// identity of a trace.
+// identity of a trace. Default: PROGRAM@HOST:PID, at most 64 bytes, where PROGRAM is the
+// environment variable OTEL_SERVICE_NAME or the name of the program's file. WithMetadata(nil)
+// writes nothing.
 func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }

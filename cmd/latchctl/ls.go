@@ -37,7 +37,7 @@ func newLs(to *servers) *cobra.Command {
            how many processes wait in the queue on the server, each with one request or
            with many; callers who wait on unequal terms count once for each kind
   FENCE    the number that show, break and the databases know the holder by
-  HOLDER   what the holder says about itself (locker.WithMetadata)
+  HOLDER   what the holder says about itself: PROGRAM@HOST:PID, or what locker.WithMetadata says
 
 PATTERN is a glob-style pattern of Redis, such as 'order:*'. ls reads all keys of
 the server, in small steps that do not block it (SCAN).

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/latchkit/latchkit/internal/self"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -102,7 +103,7 @@ func (r *running) flags(c *cobra.Command) {
 	f.DurationVar(&r.rule.OnceFor, "once", 0, "after the command has succeeded, no call runs it again for this long; such a call does nothing, and its exit code is 0")
 	f.DurationVar(&r.rule.KeepFor, "keep-for", 0, "keep the lock for at least this long, so that a quick job does not run again on a machine whose clock is late")
 	f.DurationVar(&r.rule.EndAfter, "end-after", 0, "end the command after this long (default: no bound)")
-	f.StringVar(&r.rule.Metadata, "metadata", "", "what others see of the holder (default: host, process and command)")
+	f.StringVar(&r.rule.Metadata, "metadata", "", "what others see of the holder (default: COMMAND@HOST:PID)")
 	f.DurationVar(&r.grace, "grace", 10*time.Second, "how long a command has to end after SIGTERM when the lock was lost")
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitFailed, "exit code when the lock is not free")
 	f.IntVar(&r.lost, "lost-exit-code", exitFailed, "exit code when the lock was lost")
@@ -131,13 +132,7 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 		r.rule.Mode = locker.Shared
 	}
 	if r.rule.Metadata == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown host"
-		}
-		// The metadata contains the name of the command, but not its arguments, because the
-		// arguments may be secret.
-		r.rule.Metadata = fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), filepath.Base(r.command[0]))
+		r.rule.Metadata = self.As(filepath.Base(r.command[0])) // without the arguments, which may be secret
 	}
 	return nil
 }

@@ -17,13 +17,14 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"internal/sleep internal/typednil internal/outermost internal/checked internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/sleep internal/typednil internal/outermost internal/checked internal/self internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
 	{"locker", "./locker/store", "the contract of the engine with its Stores"},
 	{"locker", "./internal/calls", "the engine begins steps that it can abandon"},
 	{"locker", "./internal/typednil", "New refuses a nil Store"},
+	{"locker locker/lead", "./internal/self", "a lease names the process of its holder"},
 	{"locker/open.go", "./internal/redisstore ./internal/quorum ./internal/scriptless", "constructors make Stores"},
 	{"locker/open.go", "github.com/redis/go-redis/v9", "constructors examine the clients that users pass"},
 	{"locker/open.go", "./internal/link", "Open makes a client whose connections a link may use"},

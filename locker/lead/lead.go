@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/self"
 	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
@@ -55,11 +54,11 @@ type Leader struct {
 // one leader. With a Locker of locker.NewSemaphore for n permits, the processes elect n leaders.
 //
 // The fields of rule: TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for
-// other processes; the default is HOST:PID. EndAfter is the longest term. When EndAfter is over,
-// the context of fn ends. The lease continues for the time of [WithGrace], so that fn can return
-// before the lease ends. Then the process waits again, behind all other candidates. Wait and
-// OnceFor must not be set. A Locker without fences elects leaders as well, but their terms have no
-// numbers.
+// other processes; the default is PROGRAM@HOST:PID, as with locker.WithMetadata. EndAfter is the
+// longest term. When EndAfter is over, the context of fn ends. The lease continues for the time of
+// [WithGrace], so that fn can return before the lease ends. Then the process waits again, behind
+// all other candidates. Wait and OnceFor must not be set. A Locker without fences elects leaders as
+// well, but their terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -95,8 +94,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 		}
 	}
 	if rule.Metadata == "" {
-		host, _ := os.Hostname()
-		leader.rule.Metadata = host + ":" + strconv.Itoa(os.Getpid())
+		leader.rule.Metadata = self.Name()
 	}
 	return leader, nil
 }

@@ -467,8 +467,8 @@ func TestCloseEndsRun(t *testing.T) {
 	})
 }
 
-// Without options, a leader's metadata shows its host and process. When the leader dies, the key is
-// free after DefaultTTL.
+// Without options, a leader's metadata shows its program, host and process. When the leader dies,
+// the key is free after DefaultTTL.
 func TestALeaderShowsItsProcess(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -479,7 +479,7 @@ func TestALeaderShowsItsProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		info, err := l.Inspect(t.Context(), "job")
-		if err != nil || info.Metadata != fmt.Sprintf("%s:%d", host, os.Getpid()) || info.Left != lead.DefaultTTL {
+		if err != nil || info.Metadata != fmt.Sprintf("lead.test@%s:%d", host, os.Getpid()) || info.Left != lead.DefaultTTL {
 			t.Errorf("%+v %v, want this process for %v", info, err, lead.DefaultTTL)
 		}
 	})
