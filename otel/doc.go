@@ -70,6 +70,9 @@
 //	                             handed over inside this process
 //	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that blocked the caller;
 //	                             of a semaphore: the first fence since the key was free
+//	latchkit.lock.holder.metadata
+//	                             acquire spans only: the name that the last holder seen gave itself,
+//	                             see locker.WithMetadata; of a semaphore: none
 //	latchkit.lock.holder.same_trace
 //	                             acquire spans only: this holder belongs to the same trace, so the
 //	                             caller may be waiting for itself

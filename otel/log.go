@@ -79,7 +79,7 @@ func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.Re
 func (o *observer) logSameTrace(p *operation, out locker.Outcome) {
 	o.log(p.ctx, &o.limits.hint, slog.LevelWarn,
 		"latchkit: a caller has waited without success for a lock that is held under the same trace; a call that waits for its caller deadlocks; give the called service the fence in the request instead of taking the lock twice",
-		p.rule, nil, slog.Uint64(holderFenceKey, out.Met.Fence), slog.Duration("waited", out.Waited))
+		p.rule, nil, slog.Uint64(holderFenceKey, out.Met.Fence), slog.String(holderTextKey, printable(out.HolderMetadata)), slog.Duration("waited", out.Waited))
 }
 
 // logWarning logs a warning about the server's settings or about a quorum's nodes.

@@ -34,6 +34,7 @@ const (
 
 	keyHashKey     = "latchkit.lock.key.hash"
 	holderFenceKey = "latchkit.lock.holder.fence"
+	holderTextKey  = "latchkit.lock.holder.metadata"
 	sameTraceKey   = "latchkit.lock.holder.same_trace"
 	streakKey      = "latchkit.lock.handoff.streak"
 	roleKey        = "latchkit.link.role"

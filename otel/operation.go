@@ -147,6 +147,9 @@ func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) [
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))
 	}
+	if out.HolderMetadata != "" {
+		attrs = append(attrs, attribute.String(holderTextKey, printable(out.HolderMetadata)))
+	}
 	if out.Streak > 0 {
 		attrs = append(attrs, attribute.Int(streakKey, out.Streak))
 	}

@@ -318,7 +318,7 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
 		backend := lockertest.NewMemory()
-		l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer), locker.WithMetadata(nil))
 		var recorder lockertest.Recorder
 		other := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(&recorder))
 		for _, metadata := range []string{"", "host-7", strings.Repeat("ü", 128)} {
@@ -350,7 +350,7 @@ func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
 		backend := lockertest.NewMemory()
-		caller := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		caller := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer), locker.WithMetadata(func(context.Context) string { return holderName }))
 		callee := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(tel.observer))
 		ctx, span := tel.tracer.Start(t.Context(), "request")
 		defer span.End()
@@ -363,7 +363,7 @@ func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 		if s := textWithout(nil, tel.span(t, "acquire inner").Attributes()); !strings.Contains(s, "holder.same_trace=true") {
 			t.Error(s)
 		}
-		if found := tel.logs.linesWith("under the same trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
+		if found := tel.logs.linesWith("under the same trace", `"latchkit.lock.holder.metadata":"`+holderName, `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
 			t.Errorf("logged is %q", tel.logs.lines)
 		}
 	})

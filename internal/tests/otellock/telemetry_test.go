@@ -244,7 +244,7 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 
 // apart is the list of the attributes that the function text leaves out, because other tests
 // check them.
-var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
+var apart = []string{"key.hash", "contended", "holder.fence", "holder.metadata", "handoff.streak"}
 
 // text turns attributes into one sorted line. It leaves out their common prefix, and the
 // attributes in apart. It writes N for every fence.
