@@ -33,3 +33,13 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 		}
 	})
 }
+
+func TestAClientThatMeetsADrainSendsItsNextRequestOverAnotherConnection(t *testing.T) {
+	locktest.CheckARefusedClientReconnects(t, func(l locker.Locker) (*http.Client, string) {
+		e := gin.New()
+		e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), func(c *gin.Context) { c.String(http.StatusOK, "paid") })
+		s := httptest.NewServer(e)
+		t.Cleanup(s.Close)
+		return s.Client(), s.URL + "/orders/42"
+	})
+}

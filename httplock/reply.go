@@ -270,6 +270,11 @@ func (m *middleware) send(out response, r *http.Request, p *Problem) {
 	if p.RetryAfterMS > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
 	}
+	if p.Code == CodeClosed {
+		// Over this connection, the client's next attempt would meet this process again. With
+		// HTTP/2, net/http sends a GOAWAY instead of the header.
+		h.Set("Connection", "close")
+	}
 	m.render(out, r, p)
 	if !begun(out) {
 		out.WriteHeader(p.Status)

@@ -34,3 +34,10 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 		}
 	})
 }
+
+func TestAClientThatMeetsADrainSendsItsNextRequestOverAnotherConnection(t *testing.T) {
+	locktest.CheckARefusedClientReconnects(t, func(l locker.Locker) (*http.Client, string) {
+		s := serve(t, echolock.MustNew(l, "order:{param.id}"), func(c echo.Context) error { return c.String(http.StatusOK, "paid") })
+		return s.Client(), s.URL + "/orders/42"
+	})
+}

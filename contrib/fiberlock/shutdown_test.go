@@ -45,3 +45,10 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 		}
 	})
 }
+
+func TestAClientThatMeetsADrainSendsItsNextRequestOverAnotherConnection(t *testing.T) {
+	locktest.CheckARefusedClientReconnects(t, func(l locker.Locker) (*http.Client, string) {
+		s := serve(t, fiberlock.MustNew(l, "order:{param.id}"), func(c fiber.Ctx) error { return c.SendString("paid") })
+		return s.client, "http://" + s.addr + "/orders/42"
+	})
+}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,6 +41,9 @@ func Post(ctx context.Context, c *http.Client, url string) string {
 		return err.Error()
 	}
 	defer func() { _ = r.Body.Close() }()
+	if _, err := io.Copy(io.Discard, r.Body); err != nil { // otherwise the connection is not used again
+		return err.Error()
+	}
 	switch {
 	case r.StatusCode == http.StatusOK:
 		return Served
@@ -48,9 +53,9 @@ func Post(ctx context.Context, c *http.Client, url string) string {
 	return fmt.Sprintf("%s, Retry-After %q", r.Status, r.Header.Get("Retry-After"))
 }
 
-// CheckShutdown stops a server under load as the documents recommend: Drain, the server's own
-// shutdown, Close. The function start starts the server. Its handler, under the lock of the
-// request's key, calls work and fails if work does. Of 1 000 requests for 50 keys, those that hold
+// CheckShutdown stops a server under load: Drain, the server's own shutdown, Close. The server still
+// accepts requests during the Drain, so that newcomers meet it. The function start starts the
+// server. Its handler, under the lock of the request's key, calls work and fails if work does. Of 1 000 requests for 50 keys, those that hold
 // their locks when Drain begins are served, although they hold them until all others are answered.
 // Each request that waits then, or that comes during the Drain, is refused.
 func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx context.Context) error) Stopping) {
@@ -99,6 +104,42 @@ func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx conte
 	}
 	if refused := late.count(Refused); refused != requests/2 {
 		t.Errorf("during the Drain: %d of %d newcomers were refused", refused, requests/2)
+	}
+}
+
+// CheckARefusedClientReconnects checks that a client with keep-alive, which is refused because the
+// process is draining, sends its next request over another connection. So a load balancer can lead
+// it to another process. The function start starts a server whose guarded requests are posts to
+// url.
+func CheckARefusedClientReconnects(t *testing.T, start func(l locker.Locker) (client *http.Client, url string)) {
+	t.Helper()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	client, url := start(l)
+	post := func() (answer string, reused bool) {
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { reused = c.Reused }})
+		return Post(ctx, client, url), reused
+	}
+	post()
+	if answer, reused := post(); answer != Served || !reused {
+		t.Fatalf("before the Drain: %s, over the same connection: %v", answer, reused)
+	}
+	holder, err := l.Acquire(t.Context(), locker.Rule{Key: "holder"}) // the Drain lasts as long as it holds its lease
+	if err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- l.Drain(t.Context()) }()
+	Eventually(t, "the client is refused", func() bool { answer, _ := post(); return answer == Refused })
+	// The GOAWAY of HTTP/2 may come after the reply.
+	Eventually(t, "the client opens another connection", func() bool {
+		answer, reused := post()
+		if answer != Refused {
+			t.Fatalf("during the Drain: %s", answer)
+		}
+		return !reused
+	})
+	if err := errors.Join(holder.Release(t.Context()), <-drained); err != nil {
+		t.Error(err)
 	}
 }
 
