@@ -30,11 +30,11 @@ func makeReport(context.Context, *asynq.Task) error  { return nil }
 func Example() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	l, err := locker.New(rdb)
+	l, err := locker.Open("redis://localhost:6379") // with a client of its own: not rdb, which asynq may exhaust
 	if err != nil {
 		log.Fatal(err)
 	}
+	rdb := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	g, err := asynqlock.New(l,
 		asynqlock.WithWaking(rdb), // a task that was put off runs as soon as its key is free
 		asynqlock.On("email:*", asynqlock.Template("user:{payload.user}"), asynqlock.Once(time.Hour), asynqlock.Drop()),
@@ -76,7 +76,7 @@ func ExampleProblem() {
 
 // Several processes run the same schedule, and one process enqueues its tasks.
 func ExampleRunScheduler() {
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func ExampleRunScheduler() {
 
 // With Unique, the queue has at most one task for each key that guards the runs.
 func ExampleGuard_Client() {
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}

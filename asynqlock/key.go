@@ -72,7 +72,8 @@ func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) K
 // Template makes the key from a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
-// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID.
+// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A filter,
+// as in {payload.order|int}, gives each identity one spelling.
 func Template(text key.Key) Keys {
 	return Keys{perTask: strings.Contains(string(text), "{id"), compile: func(c *config) (keyOf, error) {
 		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)

@@ -52,6 +52,10 @@ func Wait(d time.Duration) Policy {
 // Once drops a task if a task with its key succeeded less than ttl ago. So Once drops duplicates,
 // and tasks that asynq delivers again because it could not record the success. The success is
 // recorded in the step that releases the lock.
+//
+// The payload's text is not checked, because a program writes it and not a client. If that program
+// passes on what a client wrote, let the key say how ids are spelled, as in "{payload.order|int}":
+// otherwise the task of order 42 also runs as 042.
 func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.OnceFor = r.atLeast("Once", ttl, time.Millisecond) }
 }

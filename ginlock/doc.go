@@ -1,6 +1,6 @@
 // Package ginlock guards Gin routes with locks.
 //
-//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
+//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id|int}"), ship)
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. A request
 // waits for 5 s, unless WithWait sets another time, and is then answered 409 with Retry-After. The
@@ -37,6 +37,13 @@
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; see below
 //	{name}              what a function of the program returns, see WithPart
+//	{param.id|int}      a part with a filter: |int, |uuid, |lower, |nfc or |text
+//
+// A filter gives each identity one spelling. Without a filter, a client gets a lock of its own for
+// /orders/042, although the handler reads the order 42. With |text, each text is an identity of its
+// own. So that no spelling does the work again, [FromRules] refuses a Rule with OnceFor if a part
+// that the client chooses has no filter: a param, a query, a header, a cookie, or a part of the
+// body. It cannot check a OnceFor that a function of [WithRule] sets for each request.
 //
 // If a part has several values, the first value counts, as with Gin's own methods. ShouldBind fills
 // a field from the form in the body before the query, so read {query.page} with c.Query or

@@ -38,7 +38,7 @@ func Example() {
 	}
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
+	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id|int}"), ship)
 }
 
 // The reply to a refused request names the time after which the client should try again.
@@ -53,7 +53,7 @@ func ExampleNew_busy() {
 
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id|int}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
 		c.Status(http.StatusNoContent)
 	})
 
@@ -73,7 +73,7 @@ func ExampleWithErrorHandler() {
 		log.Fatal(err)
 	}
 	r := gin.New()
-	r.Use(ginlock.MustNew(l, "account:{header.X-Account}",
+	r.Use(ginlock.MustNew(l, "account:{header.X-Account|text}",
 		ginlock.WithFilter(func(c *gin.Context) bool { return c.Request.Method != http.MethodGet }),
 		ginlock.WithErrorHandler(func(c *gin.Context, p *httplock.Problem) {
 			c.JSON(p.Status, gin.H{"error": p.Title, "retry_in_ms": p.RetryAfterMS})
@@ -89,7 +89,7 @@ func ExampleWithRule() {
 	}
 	once := ginlock.WithRule(func(_ *gin.Context, rule *locker.Rule) { rule.OnceFor = 24 * time.Hour })
 	r := gin.New()
-	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id|int}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 }
 
 // One table has all locks of a service. A second payment of an order is refused for a day: at once
@@ -101,8 +101,8 @@ func ExampleFromRules() {
 	}
 	r := gin.New()
 	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from YAML
-		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: locker.NoWait, OnceFor: 24 * time.Hour},
-		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
+		"POST /orders/:id/pay": {Key: "order:{param.id|int}", Wait: locker.NoWait, OnceFor: 24 * time.Hour},
+		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id|int}", "stock:{body.items.*.sku|text}"}},
 	})
 	if err != nil {
 		log.Fatal(err) // a line for each rule that cannot be meant
@@ -126,7 +126,7 @@ func ExampleGuard_Mount() {
 	}
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	guard, err := ginlock.FromRules(l, httplock.Rules{"PUT /baskets/:id": {Key: "basket:{param.id}"}})
+	guard, err := ginlock.FromRules(l, httplock.Rules{"PUT /baskets/:id": {Key: "basket:{param.id|int}"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func ExampleGuard_Mount() {
 func ExampleParseRules() {
 	rules, err := ginlock.ParseRules([]byte(`
 POST /orders/:id/pay:
-  key: order:{param.id}
+  key: order:{param.id|int}
   wait: 250ms
 `))
 	if err != nil {
@@ -149,7 +149,7 @@ POST /orders/:id/pay:
 	}
 	rule := rules["POST /orders/:id/pay"]
 	fmt.Println(rule.Key, rule.Wait)
-	// Output: order:{param.id} 250ms
+	// Output: order:{param.id|int} 250ms
 }
 
 // A client repeats a payment because it got no reply. The repeated request gets the stored reply,

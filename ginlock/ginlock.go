@@ -18,7 +18,7 @@ import (
 // New returns a middleware that runs the handlers after it under the lock that k names. In the line
 // of a route, call [MustNew]:
 //
-//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id}"), ship)
+//	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id|int}"), ship)
 //
 // A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
 // and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,
@@ -281,7 +281,8 @@ func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 // WithRule lets adjust change the Rule of a request: its Mode, OnceFor or EndAfter. If adjust
 // leaves Wait or Name empty, the middleware's value is used. With several WithRules, their
 // functions run in order. A Key that adjust sets is used as it is: values in it are not encoded as
-// in a template. Make it with key.Of if a client can choose a part of it.
+// in a template. Make it with key.Of if a client can choose a part of it. If adjust sets OnceFor,
+// let the key say how ids are spelled, as in "order:{param.id|int}"; see [httplock.WithRule].
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) httplock.Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

@@ -35,8 +35,9 @@ type Guard struct {
 // FromRules compiles rules. opts apply to all Rules. The error has a line for each wrong Rule. A
 // Rule is wrong if its key is invalid, reads a parameter that the path does not have, or reads the
 // body of a GET. A Rule is also wrong if its route occurs twice, or if l can never grant its mode
-// or one of its times. Empty rules are an error, too. [Guard.Validate] finds Rules without a route,
-// once the routes are registered.
+// or one of its times. A Rule with OnceFor is wrong if a part of its key that the client chooses
+// has no filter that says how ids are spelled, such as |int. Empty rules are an error, too.
+// [Guard.Validate] finds Rules without a route, once the routes are registered.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
 	g := &Guard{locks: make(map[string]map[string]http.Handler)}
 	r := reader

@@ -27,7 +27,7 @@ func asked(rules *[]locker.Rule) locker.Locker {
 func TestARuleGuardsItsRoute(t *testing.T) {
 	var got []locker.Rule
 	guard, err := ginlock.FromRules(asked(&got), httplock.Rules{
-		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, EndAfter: time.Minute, KeepFor: time.Second},
+		"POST /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, EndAfter: time.Minute, KeepFor: time.Second},
 		"GET /articles/:slug":  {Key: "article:{param.slug}", Mode: locker.Shared, Name: "reading"},
 		"get  /feed/*path":     {Key: "feed:{param.path}", ModeByMethod: true, Status: http.StatusLocked},
 		"PUT /feed/*path":      {Key: "feed:{param.path}", ModeByMethod: true},

@@ -104,7 +104,7 @@ func TestDescribeShowsTheMistakesThatBindFound(t *testing.T) {
 		t.Fatal("Bind found nothing")
 	}
 	got := rules.Describe()
-	if !strings.Contains(got, "/latchkit.shop.v1.Shop/Place   invalid") || !strings.Contains(got, `has no field "nope"`) || !strings.Contains(got, "once:{req.order_id}") {
+	if !strings.Contains(got, "/latchkit.shop.v1.Shop/Place   invalid") || !strings.Contains(got, `has no field "nope"`) || !strings.Contains(got, "once:{req.order_id|text}") {
 		t.Errorf("%s", got)
 	}
 }

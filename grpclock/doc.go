@@ -3,7 +3,7 @@
 //	import "latchkit/lock/v1/lock.proto";
 //
 //	rpc Reserve(ReserveRequest) returns (ReserveReply) {
-//	  option (latchkit.lock.v1.lock) = { key: "sku:{req.sku}" wait { seconds: 2 } };
+//	  option (latchkit.lock.v1.lock) = { key: "sku:{req.sku|text}" wait { seconds: 2 } };
 //	}
 //
 // The interceptors of the server take the lock:
@@ -39,10 +39,16 @@
 //	{claim.sub}         a claim that authentication has found: see Rules.WithClaims
 //	{peer}              the address of the other end
 //	{region}            what a function of the program returns: see Rules.WithPart
+//	{req.order_id|int}  a part with a filter
 //
 // Text, numbers, booleans, enums (by number) and bytes can be parts of a key. An empty part, or a
 // field with presence that is not set, is refused with INVALID_ARGUMENT. A call with several keys
 // takes all of its locks together, or none; locker.LeasesFromContext finds the leases.
+//
+// A filter gives each identity one spelling: {req.order_id|int}, |uuid, |lower, |nfc, or |text for
+// the text as it is. A rule with once_for needs one in each string field and each {meta.NAME},
+// because a client chooses their text, and each spelling of an id would do the work again. The keys
+// of a function ([KeyOf], [WithRule]) are not checked: make them of what the handler has parsed.
 //
 // Only authenticated parts separate tenants, because a client chooses its metadata. Use
 // {claim.sub}, and put the interceptor for authentication before grpclock's.

@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/latchkit/latchkit/locker/key"
 )
 
 // path leads to a field of a request, through at most one list.
@@ -65,6 +67,18 @@ func pathOf(request protoreflect.MessageDescriptor, text string) (path, error) {
 }
 
 func (p path) last() protoreflect.FieldDescriptor { return p.fields[len(p.fields)-1] }
+
+// chosen returns a function that reports whether a client chooses the text of a part: metadata, and
+// strings of the request. A field of another kind has one text for each value.
+func chosen(request protoreflect.MessageDescriptor) func(key.Ref) bool {
+	return func(part key.Ref) bool {
+		if part.Source != "req" {
+			return part.Source == "meta"
+		}
+		p, err := pathOf(request, part.Name)
+		return err == nil && p.last().Kind() == protoreflect.StringKind
+	}
+}
 
 func fieldsOf(m protoreflect.MessageDescriptor) string {
 	var names []string

@@ -111,6 +111,11 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 	if m.keys, m.err = r.grammar(request).Compile(rule.templates()...); m.err != nil {
 		return m
 	}
+	if rule.OnceFor > 0 {
+		if m.err = m.keys.CheckSpelling(chosen(request)); m.err != nil {
+			return m
+		}
+	}
 	m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())
 	m.early = !slices.ContainsFunc(m.keys.Parts(), func(p key.Ref) bool { return p.Source == "req" })
 	return m

@@ -30,7 +30,7 @@ type Rule struct {
 	// Default: [WithWait].
 	Wait time.Duration
 	// TTL, KeepFor, EndAfter and OnceFor have the same meaning as in [locker.Rule]. Default of TTL:
-	// the value of [WithTTL].
+	// the value of [WithTTL]. With OnceFor, the Key says how ids are spelled: "order:{req.id|int}".
 	TTL, KeepFor, EndAfter, OnceFor time.Duration
 	// Limit is how many units of a key may be held at once, and Weight how many units a call
 	// takes: see [locker.Rule]. They need a Locker of locker.NewSemaphore.

@@ -151,6 +151,9 @@ func TestBindFindsEveryMistake(t *testing.T) {
 		"a negative once":          {grpclock.Rule{Key: "k", OnceFor: -time.Second}, `once_for is -1s`},
 		"at most before at least":  {grpclock.Rule{Key: "k", KeepFor: 2 * time.Second, EndAfter: time.Second}, `end_after 1s is shorter than keep_for 2s`},
 		"an odd mode":              {grpclock.Rule{Key: "k", Mode: 7}, `the mode 7`},
+		"once for each spelling":   {grpclock.Rule{Key: "k:{req.order_id}", OnceFor: time.Hour}, `write "k:{req.order_id|int}" for whole numbers`},
+		"once for all metadata":    {grpclock.Rule{Key: "k:{meta.order}", OnceFor: time.Hour}, `write "k:{meta.order|int}" for whole numbers`},
+		"once for texts in a list": {grpclock.Rule{Key: "k:{req.items.*.sku}", OnceFor: time.Hour}, `write "k:{req.items.*.sku|int}" for whole numbers`},
 		"an HMAC without a secret": {grpclock.Rule{Key: "k:{req.order_id|hmac}"}, `there is no secret`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,6 +170,16 @@ func TestBindFindsEveryMistake(t *testing.T) {
 				t.Errorf("the client gets %q", status.Convert(err).Message())
 			}
 		})
+	}
+}
+
+// A number, an enum, a boolean and bytes have one text for each value.
+func TestARuleWithOnceForNeedsNoFilterWhereThereIsOneSpelling(t *testing.T) {
+	for _, k := range []key.Key{"k:{req.shard}", "k:{req.slot}:{peer}", "k:{req.digest}", "k:{req.order_id|int}:{meta.order|text}:{req.items.*.sku|lower}"} {
+		rules := grpclock.FromDescriptors().With(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: k, OnceFor: time.Hour}})
+		if err := bind(t, rules, theShop); err != nil {
+			t.Errorf("%s: %v", k, err)
+		}
 	}
 }
 
@@ -303,7 +316,7 @@ func TestDescribeShowsAllMethods(t *testing.T) {
 /latchkit.shop.v1.Shop/Basket  exclusive  none  -    -     order:{req.order_id}, stock:{req.items.*.sku}
 /latchkit.shop.v1.Shop/Fill    exclusive  none  -    -     order:{req.order_id}
 /latchkit.shop.v1.Shop/Move    exclusive  5s    7s   -     move:{meta.x-tenant}:{req.item.sku}
-/latchkit.shop.v1.Shop/Once    exclusive  none  -    1m0s  once:{req.order_id}
+/latchkit.shop.v1.Shop/Once    exclusive  none  -    1m0s  once:{req.order_id|text}
 /latchkit.shop.v1.Shop/Place   exclusive  none  -    -     order:{req.order_id}
 /latchkit.shop.v1.Shop/Read    no lock
 /latchkit.shop.v1.Shop/Talk    exclusive  none  -    -     talk:{meta.x-tenant}

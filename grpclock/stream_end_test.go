@@ -113,7 +113,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 			client := serve(t, setup{
 				locker: l,
 				rules: grpclock.FromMap(grpclock.RuleMap{
-					shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}", OnceFor: time.Hour},
+					shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id|text}", OnceFor: time.Hour},
 				}),
 				service: &service{talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
 					if first { // needs no mutex, because there is one stream at a time

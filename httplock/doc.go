@@ -2,7 +2,7 @@
 // use net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
 // contrib/fiberlock, because their handlers return errors.
 //
-//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id}")(ship))
+//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id|int}")(ship))
 //
 // Requests for the same order run one at a time, in all processes that share the Redis. A request
 // waits for 5 s, unless WithWait sets another time, and is then answered 409 with Retry-After. The
@@ -32,6 +32,13 @@
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
 //	{name}              what a function of the program returns, see WithPart
+//	{param.id|int}      a part with a filter: |int, |uuid, |lower, |nfc or |text
+//
+// A filter gives each identity one spelling. Without a filter, a client gets a lock of its own for
+// /orders/042, although the handler reads the order 42. With |text, each text is an identity of its
+// own. So that no spelling does the work again, [FromRules] refuses a Rule with OnceFor if a part
+// that the client chooses has no filter: a param, a query, a header, a cookie, or a part of the
+// body. It cannot check a OnceFor that a function of [WithRule] sets for each request.
 //
 // If a part has several values, the first value counts, as with r.URL.Query().Get and r.Header.Get.
 // r.FormValue reads a form before the query. A body is read for a key if it has no Content-Type, or

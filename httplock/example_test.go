@@ -25,7 +25,7 @@ func Example() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another request holds that lock
 
 	mux := http.NewServeMux()
-	lock := httplock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := httplock.MustNew(l, "order:{param.id|int}", httplock.WithWait(locker.NoWait))
 	mux.Handle("POST /orders/{id}/pay", lock(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lease, _ := httplock.FromContext(r) // r.Context() ends if the lock is lost
 		_, _ = fmt.Fprint(w, "paid under ", lease.Key())
@@ -48,7 +48,7 @@ func ExampleNew_shutdown() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := &http.Server{Handler: httplock.MustNew(l, "order:{query.id}")(http.NotFoundHandler()), ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: httplock.MustNew(l, "order:{query.id|int}")(http.NotFoundHandler()), ReadHeaderTimeout: time.Second}
 	stop := func(ctx context.Context) error {
 		err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
 		return err

@@ -27,7 +27,8 @@ type Guard struct {
 
 // FromRules compiles rules whose paths have their parameters in braces, like the paths of ServeMux
 // and chi. opts apply to all Rules. The error has a line for each Rule that is wrong, or that l
-// can never grant. Empty rules are an error, too.
+// can never grant. Empty rules are an error, too. A Rule with OnceFor is wrong, too, if a part of
+// its key that the client chooses has no filter that says how ids are spelled, such as |int.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	cfg, _ := newConfig(opts) // the error is reported for each Rule
 	made, err := rules.compile(l, opts)

@@ -19,15 +19,15 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Key is the text of a key's template, such as "order:{param.id}". The package's comment lists the
-// parts.
+// Key is the text of a key's template, such as "order:{param.id|int}". The package's comment lists
+// the parts.
 type Key = key.Key
 
 // New returns a middleware that runs a handler under the lock that k names. It works with
 // net/http, chi, and every other router that wraps an http.Handler. In the line of a route, call
 // [MustNew]:
 //
-//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id}")(ship))
+//	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id|int}")(ship))
 //
 // A request waits for at most 5 s ([WithWait]). Then it is refused: 409 with Retry-After, and 503
 // while Redis does not answer. For a request with several keys, see [WithKeys]. New returns an
@@ -68,7 +68,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	if cfg.store != nil && template.Several() {
 		return nil, errors.New("a Store keeps one response for one key, and this middleware has several keys; give the Store to a separate middleware with one key")
 	}
-	if err := cfg.check(l); err != nil {
+	if err := cfg.check(l, template); err != nil {
 		return nil, err
 	}
 	m := &middleware{config: cfg, locker: l, template: template}
@@ -80,11 +80,17 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	return m, nil
 }
 
-// check returns an error if the Locker l can never grant a Rule of these options.
-func (c *config) check(l locker.Locker) error {
+// check returns an error if the Locker l can never grant a Rule of these options, or if the Rule
+// has OnceFor and a client could repeat the work by another spelling of its key.
+func (c *config) check(l locker.Locker, keys *key.Template[*http.Request]) error {
 	rule := locker.Rule{TTL: c.ttl, Wait: c.wait}
 	for _, adjust := range c.fixed {
 		adjust(&rule)
+	}
+	if rule.OnceFor > 0 {
+		if err := keys.CheckSpelling(chosen); err != nil {
+			return err
+		}
 	}
 	if err := locker.Check(l, rule); err != nil {
 		return err

@@ -47,6 +47,15 @@ func (c *config) sources() map[string]source {
 	return sources
 }
 
+// chosen reports whether a client chooses the text of a part.
+func chosen(part key.Ref) bool {
+	switch part.Source {
+	case "param", "query", "header", "cookie", "body":
+		return true
+	}
+	return false
+}
+
 func (c *config) bindParam(name string) (read, error) {
 	return func(_ context.Context, r *http.Request) (string, error) {
 		value, declared := c.reader.Sources.Param(r, name)

@@ -255,6 +255,9 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 // leaves Wait or Name empty, the middleware's value is used. With several WithRules, their
 // functions run in order. A Key that adjust sets is used as it is: values in it are not encoded as
 // in a template. Make it with [key.Of] if a client can choose a part of it.
+//
+// If adjust sets OnceFor, let the key say how ids are spelled, as in "order:{param.id|int}": only
+// [FromRules] can check this. Otherwise each spelling of an id does the work once more.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	return func(c *config) {
 		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {

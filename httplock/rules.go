@@ -25,7 +25,7 @@ type Rules map[string]Rule
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	Key          Key           // "order:{param.id}"; a Rule has Key, Keys, Idempotency or NoLock
+	Key          Key           // "order:{param.id|int}"; a Rule has Key, Keys, Idempotency or NoLock
 	Keys         []Key         // instead of Key: several keys that are locked together; see WithKeys
 	Name         string        // see WithName
 	Mode         locker.Mode   // Exclusive, unless ModeByMethod says otherwise
@@ -36,7 +36,7 @@ type Rule struct {
 	Weight       int           // how many units a request takes; see locker.Rule
 	KeepFor      time.Duration // see locker.Rule
 	EndAfter     time.Duration // see locker.Rule
-	OnceFor      time.Duration // see locker.Rule
+	OnceFor      time.Duration // see locker.Rule; the key then says how ids are spelled, see FromRules
 	Status       int           // see WithStatus
 	FailOpen     bool          // see WithFailOpen
 
@@ -144,7 +144,7 @@ func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.H
 	case r.Key != "" && len(r.Keys) > 0:
 		return nil, errors.New("the rule has Key and Keys; write all keys into Keys")
 	case len(keys) == 0 && r.Idempotency == "":
-		return nil, errors.New("the rule has no Key; name what the route changes, such as \"order:{param.id}\"")
+		return nil, errors.New("the rule has no Key; name what the route changes, such as \"order:{param.id|int}\"")
 	case r.Mode > locker.Shared:
 		return nil, fmt.Errorf("its Mode %d is neither Exclusive nor Shared", r.Mode)
 	}

@@ -7,8 +7,6 @@ import (
 	"log"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -21,7 +19,7 @@ var (
 
 func Example() {
 	ctx := context.Background()
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379") // with a client of its own
 	if err != nil {
 		log.Fatal(err)
 	}

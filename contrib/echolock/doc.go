@@ -11,7 +11,7 @@
 //
 // All parts of keys are read with Echo's own methods:
 //
-//	{param.id}     a parameter of the route's path
+//	{param.id|int} a parameter of the route's path, with a filter as in httplock
 //	{query.page}   echo.Context.QueryParam, and so on
 //	{ip}           echo.Context.RealIP
 //	{value.user}   what an earlier middleware has put into Echo's context by Set

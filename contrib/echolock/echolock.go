@@ -21,7 +21,7 @@ import (
 // New returns a middleware that runs a handler under the lock that k names. In the line of a route,
 // call [MustNew]:
 //
-//	e.POST("/orders/:id/ship", ship, echolock.MustNew(l, "order:{param.id}"))
+//	e.POST("/orders/:id/ship", ship, echolock.MustNew(l, "order:{param.id|int}"))
 //
 // A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
 // and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,

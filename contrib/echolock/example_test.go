@@ -27,7 +27,7 @@ func Example() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another holder has order 43
 
 	e := echo.New()
-	lock := echolock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := echolock.MustNew(l, "order:{param.id|int}", httplock.WithWait(locker.NoWait))
 	e.POST("/orders/:id/pay", func(c echo.Context) error {
 		lease, _ := echolock.FromContext(c) // c.Request().Context() ends if the lock is lost
 		return c.String(http.StatusOK, "paid under "+lease.Key())

@@ -46,7 +46,7 @@
 //
 // All parts of keys are read with Fiber's own methods:
 //
-//	{param.id}     a parameter of the route's path, as c.Params returns it
+//	{param.id|int} c.Params, a parameter of the path, with a filter as in httplock
 //	{query.page}   c.Query, and so on
 //	{body.sku}     a member of the JSON in c.Body, if c.Bind().Body reads the body as JSON
 //	{ip}           c.IP

@@ -27,7 +27,7 @@ func Example() {
 	store.Occupy("order:43", 1500*time.Millisecond) // another holder has order 43
 
 	app := fiber.New()
-	lock := fiberlock.MustNew(l, "order:{param.id}", httplock.WithWait(locker.NoWait))
+	lock := fiberlock.MustNew(l, "order:{param.id|int}", httplock.WithWait(locker.NoWait))
 	app.Post("/orders/:id/pay", lock, func(c fiber.Ctx) error {
 		lease, _ := fiberlock.FromContext(c) // c.Context() ends if the lock is lost
 		return c.SendString("paid under " + lease.Key())

@@ -17,7 +17,7 @@ import (
 // New returns a handler that runs the handlers after it under the lock that k names. In the line
 // of a route, call [MustNew]:
 //
-//	app.Post("/orders/:id/ship", fiberlock.MustNew(l, "order:{param.id}"), ship)
+//	app.Post("/orders/:id/ship", fiberlock.MustNew(l, "order:{param.id|int}"), ship)
 //
 // A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
 // and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,

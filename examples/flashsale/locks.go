@@ -96,6 +96,6 @@ func setnxDel(s *shop) gin.HandlerFunc {
 // the lock is lost, the handler's context ends. The release never frees another buyer's lock.
 func latchkit(s *shop) gin.HandlerFunc {
 	//show:latchkit
-	return ginlock.MustNew(s.locks, "sku:{param.id}", httplock.WithTTL(lockTTL), httplock.WithWait(lockWait))
+	return ginlock.MustNew(s.locks, "sku:{param.id|text}", httplock.WithTTL(lockTTL), httplock.WithWait(lockWait))
 	//show:end
 }

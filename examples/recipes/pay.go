@@ -18,7 +18,8 @@ type Payments struct {
 }
 
 // Pay returns the receipt of the order's payment, whether this call or an earlier call made it. It
-// returns locker.ErrBusy while another call pays the order.
+// returns locker.ErrBusy while another call pays the order. order is the id that was read from the
+// database, and not the text of a request: 42, 042 and +42 would be three payments.
 func (p *Payments) Pay(ctx context.Context, order string, cents int64) (receipt string, err error) {
 	err = locker.Run(ctx, p.L, locker.Rule{Key: "pay:" + order, Wait: locker.NoWait}, func(ctx context.Context) error {
 		err := p.DB.QueryRowContext(ctx, "SELECT receipt FROM payments WHERE order_id = $1", order).Scan(&receipt)

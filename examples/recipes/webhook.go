@@ -29,8 +29,8 @@ func Webhook(l locker.Locker, event func(*http.Request) (id string, err error), 
 			w.WriteHeader(http.StatusOK)
 		case errors.Is(err, locker.ErrBusy): // another pod handles the event now; it may still fail
 			http.Error(w, "the event is being handled", http.StatusConflict)
-		default: // the event is not marked as done, so the sender's next attempt handles it
-			http.Error(w, "the event was not handled", http.StatusInternalServerError)
+		default: // not handled, or handled and not marked: the sender's next attempt handles it (again)
+			http.Error(w, "the event was not handled, or handled and not marked", http.StatusInternalServerError)
 		}
 	})
 }

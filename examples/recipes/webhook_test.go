@@ -8,8 +8,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/latchkit/latchkit/examples/recipes"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
 func TestAWebhookIsHandledOnce(t *testing.T) {
@@ -56,4 +60,33 @@ func TestAWebhookIsHandledOnce(t *testing.T) {
 	if n := handled.Load(); n != 1 {
 		t.Errorf("handled %d times", n)
 	}
+}
+
+// Redis does not answer when the work is done, so nobody knows whether the event is marked.
+func TestAnEventWhoseMarkIsMissingIsHandledAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, store)
+		handled := 0
+		hook := recipes.Webhook(l, func(*http.Request) (string, error) { return "evt_1", nil }, func(context.Context, *http.Request) error {
+			if handled++; handled == 1 {
+				store.Fail(locker.OpRelease, errors.New("no answer"))
+			}
+			return nil
+		})
+		attempt := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			hook.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/hook", http.NoBody))
+			return w
+		}
+		w := attempt()
+		if want := "the event was not handled, or handled and not marked\n"; w.Code != http.StatusInternalServerError || w.Body.String() != want {
+			t.Errorf("%d %q", w.Code, w.Body)
+		}
+		time.Sleep(time.Minute) // the lease ends with its TTL
+		store.Fail(locker.OpRelease, nil)
+		if w := attempt(); w.Code != http.StatusOK || handled != 2 {
+			t.Errorf("%d, handled %d times", w.Code, handled)
+		}
+	})
 }

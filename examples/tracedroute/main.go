@@ -56,7 +56,7 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 		return err
 	}
 	r := gin.Default()
-	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id}"), pay)
+	r.POST("/orders/:id/pay", ginlock.MustNew(l, "order:{param.id|int}"), pay)
 	server := &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
 	shutDown := make(chan error, 1)
 	context.AfterFunc(stopping, func() {

@@ -4,7 +4,7 @@
 //
 //   service Inventory {
 //     rpc Reserve(ReserveRequest) returns (ReserveReply) {
-//       option (latchkit.lock.v1.lock) = { key: "sku:{req.sku}" };
+//       option (latchkit.lock.v1.lock) = { key: "sku:{req.sku|text}" };
 //     }
 //   }
 //
@@ -104,7 +104,8 @@ type Lock struct {
 	// The lock's name in traces and metrics. Empty: the text of the first key before its first ':'.
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	// For this time after a successful call, calls with the same key fail with ALREADY_EXISTS.
-	// Absent: they do not fail.
+	// The keys then say how each string field and each value of the metadata is spelled:
+	// "{req.id|int}", |uuid, |lower, |nfc, or |text for the text as it is. Absent: they do not fail.
 	OnceFor *durationpb.Duration `protobuf:"bytes,6,opt,name=once_for,json=onceFor,proto3" json:"once_for,omitempty"`
 	// The lock is kept at least this long, even if the call is over sooner. Absent: the lock ends
 	// with the call.

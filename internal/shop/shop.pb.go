@@ -339,16 +339,16 @@ const file_shop_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key*+\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tKIND_GIFT\x10\x012\xd9\x06\n" +
+	"\tKIND_GIFT\x10\x012\xde\x06\n" +
 	"\x04Shop\x12Y\n" +
 	"\x05Place\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1c\xca\xfd\x1b\x18\n" +
 	"\x14order:{req.order_id}\x1a\x00\x12[\n" +
 	"\x04Wait\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1f\xca\xfd\x1b\x1b\n" +
 	"\x14order:{req.order_id}\x1a\x03\b\x90\x1c\x12t\n" +
 	"\x04Move\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"8\xca\xfd\x1b4\n" +
-	"#move:{meta.x-tenant}:{req.item.sku}\"\x02\b\a*\x05stockB\x02\b<\x12[\n" +
-	"\x04Once\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1f\xca\xfd\x1b\x1b\n" +
-	"\x13once:{req.order_id}\x1a\x002\x02\b<\x12s\n" +
+	"#move:{meta.x-tenant}:{req.item.sku}\"\x02\b\a*\x05stockB\x02\b<\x12`\n" +
+	"\x04Once\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"$\xca\xfd\x1b \n" +
+	"\x18once:{req.order_id|text}\x1a\x002\x02\b<\x12s\n" +
 	"\x06Basket\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"5\xca\xfd\x1b1\x1a\x00J\x14order:{req.order_id}J\x17stock:{req.items.*.sku}\x12:\n" +
 	"\x04Read\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\x12[\n" +
 	"\x05Watch\x12\x17.latchkit.shop.v1.Order\x1a\x19.latchkit.shop.v1.Receipt\"\x1c\xca\xfd\x1b\x18\n" +

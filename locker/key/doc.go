@@ -32,13 +32,19 @@
 // identity. For example, strconv.Atoi reads "42", "042" and "+42" as 42. Then a client could hold
 // several locks for one order. A filter gives each identity one spelling:
 //
-//	{param.id|int}       a whole number, in decimal digits without leading zeros
+//	{param.id|int}       a whole number of any length, in decimal digits without leading zeros
 //	{param.id|uuid}      a UUID, in lower case with dashes
 //	{claim.email|lower}  lower case
 //	{body.name|nfc}      Unicode's normal form C
+//	{param.slug|text}    the text as it is: each spelling is an identity of its own
 //
-// A value that the filter cannot read, such as "x" for int, is refused with an [Error]. Filters run
-// from left to right.
+// A value that the filter cannot read, such as "x", " 42", "4_2" or "0x2a" for int, is refused with
+// an [Error]. The program must read the same identity: |int is what strconv.Atoi reads, in base 10.
+// Filters run from left to right.
+//
+// If the work must take effect once, every spelling would do it again. So adapters refuse a rule
+// with OnceFor when the program starts, unless each part that a client chooses has such a filter.
+// See [Template.CheckSpelling].
 //
 // # What must stay private
 //

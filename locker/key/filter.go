@@ -20,11 +20,12 @@ var filters = map[string]filter{
 	"int":   wholeNumber,
 	"uuid":  uuid,
 	"lower": func(value string) (string, error) { return strings.ToLower(value), nil },
+	"text":  func(value string) (string, error) { return value, nil },
 	"nfc":   func(value string) (string, error) { return norm.NFC.String(value), nil },
 }
 
 // filterForms is the list of filters in the text of errors.
-const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
+const filterForms = "|int, |uuid, |lower, |nfc or |text, and |hmac as the last one"
 
 // parseFilters reads the filters of a part, such as "lower|hmac". It returns the filters to apply,
 // and whether the last filter is hmac.

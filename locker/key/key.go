@@ -2,7 +2,7 @@ package key
 
 import "strings"
 
-// A Key is the text of a template, such as "order:{param.id}". An untyped constant is a Key.
+// A Key is the text of a template, such as "order:{param.id|int}". An untyped constant is a Key.
 // [Join] and [Part] make a Key from the names of parts.
 type Key string
 

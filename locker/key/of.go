@@ -6,9 +6,10 @@ import (
 )
 
 // Of returns the key of name and values, encoded as a template would: Of("order", "acme:eu", 42) is
-// "order:acme%3Aeu:42", which is also the key of "order:{header.X-Tenant}:{param.id}". Use Of
+// "order:acme%3Aeu:42", which is also the key of "order:{header.X-Tenant}:{param.id|int}". Use Of
 // wherever a program makes a key by hand, because with plain concatenation two different requests
-// can have the same key.
+// can have the same key. Of has no filters: give it the number or the UUID that the program has
+// parsed, and not the client's text, which may be another spelling of it.
 //
 // A value is a string, a number or a boolean, see [Format]. For an empty value or a value of
 // another type, Of returns "", and every Locker refuses the empty key with locker.ErrInvalidKey.

@@ -75,6 +75,33 @@ func (t *Template[T]) Parts() []Ref {
 	return refs
 }
 
+// CheckSpelling returns an error if a key does not say how the identity in a part is spelled: a
+// part for which chosen reports true has no filter, or only |hmac. The error shows the repaired
+// key. Adapters call CheckSpelling for a rule with OnceFor, and chosen reports whether a client
+// chooses the text of a part.
+func (t *Template[T]) CheckSpelling(chosen func(Ref) bool) error {
+	for i := range t.lines {
+		l, repaired, bare := &t.lines[i], "", false
+		for j := range l.parts {
+			p := &l.parts[j]
+			text := strings.Trim(string(Part(p.ref.Source, p.ref.Name)), "{}")
+			if len(p.filters) == 0 && chosen(p.ref) {
+				text, bare = text+"|int", true
+			}
+			if p.ref.Filters != "" {
+				text += "|" + p.ref.Filters
+			}
+			repaired += p.prefix + "{" + text + "}"
+		}
+		if bare {
+			return fmt.Errorf("the key %q does not say how an identity is spelled, and with OnceFor each spelling, such as 42, 042 and +42, "+
+				"would do the work once; write %q for whole numbers, or in place of |int the filter |uuid, |lower, |nfc, "+
+				"or |text for the text as it is", l.text, repaired+l.tail)
+		}
+	}
+	return nil
+}
+
 // Several reports whether a request can have more than one key.
 func (t *Template[T]) Several() bool { return len(t.lines) > 1 || t.lines[0].many >= 0 }
 

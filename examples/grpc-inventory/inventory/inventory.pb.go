@@ -329,14 +329,14 @@ const file_inventory_proto_rawDesc = "" +
 	"\x03sku\x18\x01 \x01(\tR\x03sku\"F\n" +
 	"\tPackReply\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x04R\x05fence\x12#\n" +
-	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence2\xab\x02\n" +
-	"\tInventory\x12\\\n" +
-	"\aReserve\x12\x1c.inventory.v1.ReserveRequest\x1a\x1a.inventory.v1.ReserveReply\"\x17\xca\xfd\x1b\x13\n" +
-	"\rsku:{req.sku}\x1a\x02\b\x1e\x12m\n" +
+	"\rreserve_fence\x18\x02 \x01(\x04R\freserveFence2\xba\x02\n" +
+	"\tInventory\x12a\n" +
+	"\aReserve\x12\x1c.inventory.v1.ReserveRequest\x1a\x1a.inventory.v1.ReserveReply\"\x1c\xca\xfd\x1b\x18\n" +
+	"\x12sku:{req.sku|text}\x1a\x02\b\x1e\x12r\n" +
 	"\n" +
-	"ReserveAll\x12\x1f.inventory.v1.ReserveAllRequest\x1a\x1d.inventory.v1.ReserveAllReply\"\x1f\xca\xfd\x1b\x1b\x1a\x02\b\x1eJ\x15sku:{req.items.*.sku}\x12Q\n" +
-	"\x04Pack\x12\x19.inventory.v1.PackRequest\x1a\x17.inventory.v1.PackReply\"\x15\xca\xfd\x1b\x11\n" +
-	"\rsku:{req.sku}\x1a\x00B@Z>github.com/latchkit/latchkit/examples/grpc-inventory/inventoryb\x06proto3"
+	"ReserveAll\x12\x1f.inventory.v1.ReserveAllRequest\x1a\x1d.inventory.v1.ReserveAllReply\"$\xca\xfd\x1b \x1a\x02\b\x1eJ\x1asku:{req.items.*.sku|text}\x12V\n" +
+	"\x04Pack\x12\x19.inventory.v1.PackRequest\x1a\x17.inventory.v1.PackReply\"\x1a\xca\xfd\x1b\x16\n" +
+	"\x12sku:{req.sku|text}\x1a\x00B@Z>github.com/latchkit/latchkit/examples/grpc-inventory/inventoryb\x06proto3"
 
 var (
 	file_inventory_proto_rawDescOnce sync.Once

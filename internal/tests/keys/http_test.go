@@ -82,7 +82,7 @@ func readJSON(r *http.Request) func(any) error {
 func newLocker(f *testing.F) locker.Locker { return lockertest.NewLocker(f, lockertest.NewMemory()) }
 
 // serve starts a server of net/http, and returns its address.
-func serve(f *testing.F, h http.Handler) string {
+func serve(f testing.TB, h http.Handler) string {
 	f.Helper()
 	server := httptest.NewUnstartedServer(h)
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

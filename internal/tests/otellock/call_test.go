@@ -176,7 +176,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tc.rule.Key = "order:{req.order_id}"
+			tc.rule.Key = "order:{req.order_id|text}"
 			rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: tc.rule})
 			unary, err := grpclock.UnaryServerInterceptor(l, rules, tc.opts...)
 			if err != nil {
