@@ -287,7 +287,7 @@ func (c *config) hasBodyType(r *http.Request) bool {
 }
 
 // netHTTP reads requests as the methods of net/http do.
-type netHTTP struct{}
+type netHTTP struct{ framework.NetHTTP }
 
 var _ framework.Sources = netHTTP{}
 
@@ -295,28 +295,6 @@ var _ framework.Sources = netHTTP{}
 func (netHTTP) Param(r *http.Request, name string) (value string, declared bool) {
 	value = r.PathValue(name)
 	return value, value != "" || slices.Contains(braced(r.Pattern), name)
-}
-
-// Query returns the first value, as r.URL.Query().Get does.
-func (netHTTP) Query(r *http.Request, name string) (string, error) {
-	return r.URL.Query().Get(name), nil
-}
-
-// Header returns the first value, as r.Header.Get does. net/http moves the header Host to r.Host.
-func (netHTTP) Header(r *http.Request, name string) (string, error) {
-	if strings.EqualFold(name, "Host") {
-		return r.Host, nil
-	}
-	return r.Header.Get(name), nil
-}
-
-// Cookie returns the value of r.Cookie.
-func (netHTTP) Cookie(r *http.Request, name string) (string, error) {
-	cookie, err := r.Cookie(name)
-	if err != nil {
-		return "", nil //nolint:nilerr // "" has the same meaning as ErrNoCookie: the part is missing
-	}
-	return cookie.Value, nil
 }
 
 // IP returns the host of r.RemoteAddr.
@@ -337,9 +315,4 @@ func (netHTTP) JSON(r *http.Request) bool {
 	}
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
-}
-
-// Body returns the body as it has arrived: net/http decodes no bodies.
-func (netHTTP) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
-	return framework.Unencoded(r, raw)
 }

@@ -34,8 +34,8 @@ type Reader struct {
 // binding read. If these may find different values, the method returns an error, and the request
 // is refused.
 //
-// No adapter has a Source that it does not write itself: each framework has rules of its own, even
-// for the query and for cookies.
+// Each framework has rules of its own, even for the query and for cookies. [NetHTTP] is for those
+// that read as net/http does.
 type Sources interface {
 	// Param reads a parameter of the route's path. The result declared is false if the route has no
 	// such parameter.
