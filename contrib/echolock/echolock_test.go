@@ -3,6 +3,7 @@ package echolock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -90,6 +91,24 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
+// Echo returns the error of a write, too, although the work is done.
+func TestOnceAStatusIsWrittenItDecides(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
+	for status, again := range map[int]int{http.StatusCreated: http.StatusConflict, http.StatusBadGateway: http.StatusBadGateway} {
+		server := serve(t, echolock.MustNew(l, "d:{param.id}", once), func(c echo.Context) error {
+			return errors.Join(c.String(status, "reply"), errBank)
+		})
+		path := fmt.Sprint("/orders/", status)
+		if code, body, _ := send(t, server, path, "{}"); code != status || body != "reply" {
+			t.Errorf("%d: %d %q", status, code, body)
+		}
+		if code, body, _ := send(t, server, path, "{}"); code != again {
+			t.Errorf("%d, again: %d %q, want %d", status, code, body, again)
+		}
+	}
+}
+
 func TestAHandlerThatReturnsNilHasSucceeded(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	for name, tc := range map[string]struct {
@@ -127,18 +146,10 @@ func TestPartsOfEcho(t *testing.T) {
 			return next(c)
 		}
 	}
-	var outcome *httplock.Problem
-	watch := func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			err := next(c)
-			outcome, _ = echolock.Outcome(c)
-			return err
-		}
-	}
-	server := serve(t, echolock.MustNew(l, "order:{param.id|int}:{value.user}:{ip}:{body.sku}"), nil, set, watch)
-	code, _, _ := send(t, server, "/orders/042", `{"sku":"pen"}`)
-	if code != 409 || got.Key != "order:42:ann:127.0.0.1:pen" || outcome == nil || outcome.Code != httplock.CodeBusy {
-		t.Errorf("%d, %+v, %v", code, got, outcome)
+	server := serve(t, echolock.MustNew(l, "o:{param.id|int}:{value.user}:{ip}:{query.page}:{header.X-Tenant}:{body.sku}"), nil, set)
+	code, body, _ := send(t, server, "/orders/042?page=7", `{"sku":"pen"}`, "X-Tenant", "acme")
+	if code != 409 || !strings.Contains(body, httplock.CodeBusy) || got.Key != "o:42:ann:127.0.0.1:7:acme:pen" {
+		t.Errorf("%d %s, %+v", code, body, got)
 	}
 	wrong := serve(t, echolock.MustNew(l, "order:{param.number}"), nil)
 	if code, body, _ := send(t, wrong, "/orders/1", ""); code != 500 || !strings.Contains(body, "lock-misconfigured") {

@@ -89,7 +89,6 @@ var openOfContrib = map[string]string{
 	"gocronlock.WhileLeading": "each run of a job says which of the two is nil",
 	"gocronlock.WithOnLost":   "nil is no function",
 	"echolock.FromContext":    lookup,
-	"echolock.Outcome":        lookup,
 	"echolock.Guard.Validate": "a list without routes has none that is guarded",
 	"fiberlock.Ctx":           lookup,
 	"fiberlock.FromContext":   lookup,
