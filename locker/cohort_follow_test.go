@@ -65,7 +65,7 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 // A Store may send a release without the acquire that it should carry. Then this acquire does not
 // count among the calls of the next waiter. If this waiter leaves meanwhile, there is nothing to
 // undo.
-func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
+func TestANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -145,7 +145,7 @@ func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 }
 
 // A chore that comes while Stop waits for another chore must not be dropped.
-func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
+func TestAChoreThatComesDuringStopIsTried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, cs := node(errUnclear), node(nil), &Chores{}
 		cs.Add(first.chore(time.Second))

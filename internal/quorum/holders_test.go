@@ -22,7 +22,7 @@ import (
 
 // A call of Revoke names a fence. The call ends the lease that has this fence, and not a later
 // lease.
-func TestQuorumQ6BreakHitsTheLeaseThatIsNamed(t *testing.T) {
+func TestBreakHitsTheLeaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	l := redlockOn(t, servers)
@@ -73,7 +73,7 @@ func checkHeldByAll(t *testing.T, servers []*redistest.Server, key string) {
 
 // The address of one node later leads to the server of another node. This server must not vote for
 // both nodes.
-func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
+func TestAnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
@@ -100,7 +100,7 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 
 // A call of Complete was refused, and only one node of three has the done mark. The mark of a
 // single node does not count.
-func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
+func TestWorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
@@ -128,7 +128,7 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 
 // When RunAll does not get all keys, it releases the keys that it has. It does not keep these keys
 // for KeepFor, because no work was done.
-func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
+func TestARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *locker.Engine{
 		"one server": func(t *testing.T) *locker.Engine {

@@ -34,7 +34,7 @@ func replaceNodes(cs []*redis.Client, replacements map[int]locker.Client) []lock
 
 // A process lets a node vote again. The process does not know the longer leases of another
 // process, but the nodes know them.
-func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
+func TestAWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
 	first := redlockOn(t, servers, brief...)
@@ -101,7 +101,7 @@ func TestALongestTTLNeedsNoWholeMilliseconds(t *testing.T) {
 
 // When the wait of the nodes is over, they vote again, even if no process takes a lock at that
 // time, and even if no process has lived for the whole wait.
-func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
+func TestNodesComeBackByThemselves(t *testing.T) {
 	t.Parallel()
 	t.Run("a process that is idle", func(t *testing.T) {
 		t.Parallel()
@@ -148,7 +148,7 @@ func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 
 // EnrollRedlock and a Locker report the same states of nodes, and a Locker notices an enrolment at
 // once.
-func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
+func TestAnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)
 	l := redlockOn(t, servers, shortQuarantine...)
@@ -168,7 +168,7 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 // Nodes are restarted one after the other, with and without their data. In a second pass, each node
 // is restarted before the nodes that were restarted earlier vote again. In total, more nodes
 // are restarted than may be lost at the same time.
-func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
+func TestRollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {
 		t.Run(fmt.Sprint("with data: ", data), func(t *testing.T) {
@@ -332,7 +332,7 @@ func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 
 // One node is replaced while locks are taken. No key has two holders, all processes continue to
 // lock, and in the end the new node votes.
-func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
+func TestANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 	t.Parallel()
 	const longest = 4 * time.Second
 	opts := append(slices.Clone(brief), locker.WithMaxTTL(longest))
@@ -393,7 +393,7 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 }
 
 // A node that does not vote for a long time causes a warning, and Nodes shows the reason.
-func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
+func TestANodeThatIsOutIsVisible(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
 	watched := newWarnings()
@@ -419,7 +419,7 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 
 // A server whose settings allow the eviction of keys does not vote, even if the server has evicted
 // no key.
-func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
+func TestAServerThatMayEvictDoesNotVote(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)
 	c := servers[2].Client(t)

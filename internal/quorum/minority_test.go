@@ -171,10 +171,10 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// Two nodes decided a release, and the third node did not get it. The client noticed this only
-// after Close had waited until the end of its context. Then the client sent nothing more to the
-// third node, which kept its vote until the TTL.
-func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
+// Two nodes decide a release, and the third node does not get it. The client notices this when Close
+// has waited until the end of its context, and still frees the third node, which would keep its vote
+// until the TTL.
+func TestAReleaseDuringCloseLeavesNoVote(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
 	s := quorumStore(cs, nodeTimeout)

@@ -18,7 +18,7 @@ import (
 // A node whose clock steps ahead drops leases too early. When its clock is right again, nothing in
 // the node's marker shows the step. So a client that has seen the step makes the node wait before
 // it votes again.
-func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
+func TestAClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(3 * time.Second), locker.WithMaxTTL(3 * time.Second), locker.WithNodeTimeout(500 * time.Millisecond), locker.WithMaxSkew(100 * time.Millisecond)}
 	servers := enrolled(t, 3, opts...)
@@ -44,7 +44,7 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 
 // Between a grant and the next request, a clock may move from one end of the range that WithMaxSkew
 // allows to the other end.
-func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
+func TestAStepWithinTheSkewEndsNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, skew = time.Second, 500 * time.Millisecond
 	opts := []locker.QuorumOption{locker.WithTTL(ttl), locker.WithoutRenewal(), locker.WithNodeTimeout(500 * time.Millisecond)}

@@ -114,7 +114,7 @@ func TestRunAllOnACluster(t *testing.T) {
 
 // The leases of two nodes are renewed together while one of the nodes hangs. The other node's
 // answer counts at once, before the call to the hung node is given up.
-func TestEngineD2RenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
+func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
 	s := locktest.SingleStore(cluster.Client(t))

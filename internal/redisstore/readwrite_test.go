@@ -195,7 +195,7 @@ func TestADowngradeWhoseAnswerIsLostOnTheWire(t *testing.T) {
 }
 
 // While a Downgrade is under way, no nested acquire may rely on the Exclusive lease.
-func TestQuorumQ5NobodyEntersExclusiveBesideADowngrade(t *testing.T) {
+func TestNobodyEntersExclusiveBesideADowngrade(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	gate, arrived := make(chan struct{}), new(sync.WaitGroup)

@@ -351,7 +351,7 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 
 // The answer to a release is lost. If the client is set up as the documentation of polling.New
 // requires, Release does not report the lease as lost.
-func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
+func TestALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())

@@ -50,7 +50,7 @@ func (s sites) keys(t *testing.T, master, n int) (keys []string) {
 	return keys
 }
 
-func TestEngineD2AMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
+func TestAMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
 	e := newEngine(t, s.client)
@@ -75,7 +75,7 @@ func TestEngineD2AMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
 	}
 }
 
-func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
+func TestTheKeeperOutlivesCallsThatHang(t *testing.T) {
 	t.Parallel()
 	for name, deadlines := range map[string]bool{"no time-out": false, "no time-out, deadlines": true} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 	}
 }
 
-func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
+func TestUndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	s := newSites(t)
 	e, other := newEngine(t, s.client), newEngine(t, s.Client(t))
@@ -146,7 +146,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 // Engine repeats it before the time-out of the earlier call, because otherwise five dead
 // connections would lead to the loss of this lease. With too many dead connections in a pool,
 // the lease can be lost; docs/guarantees.md states their number.
-func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
+func TestDeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	proxy := chaos.NewProxy(t, s.Addr())
@@ -165,7 +165,7 @@ func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	proxy.Cut()
 }
 
-func TestEngineD12AFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
+func TestAFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	e := newEngine(t, s.Client(t, func(o *redis.Options) { o.ReadTimeout = -1 }))
@@ -179,7 +179,7 @@ func TestEngineD12AFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
 	}
 }
 
-func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
+func TestWhatWasNeverSentIsNotUndone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	client := s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })

@@ -310,7 +310,7 @@ func TestTheRenewalOfALeaseThatWasJustHandedOverIsNotLate(t *testing.T) {
 }
 
 // When a lease is lost, no earlier record may claim that its renewal was tried again.
-func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
+func TestTheRenewalOfALostLeaseIsNotLoggedAsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
 		backend := lockertest.NewMemory()
@@ -327,7 +327,7 @@ func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
 }
 
 // The span of an update shows that other clients have written the key meanwhile.
-func TestDefectTheSpanOfAnUpdateDidNotShowItsAttempts(t *testing.T) {
+func TestTheSpanOfAnUpdateShowsItsAttempts(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	client := redistest.Shared(t).Client(t)
 	attempts := 0

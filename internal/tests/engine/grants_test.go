@@ -23,7 +23,7 @@ import (
 
 // The server skips thousands of dead waiters with a few commands. So the time for this is
 // proportional to the number of dead waiters, and not to its square.
-func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
+func TestADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 // A streak may last only for a limited time. This time begins when the process receives the
 // grant, not when it sends the acquire. So a process can hand on the key even over a slow
 // network.
-func TestEngineD8StreaksOverASlowLink(t *testing.T) {
+func TestStreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) 
 
 // While a waiter's Acquire hangs, the waiter can get the key by message, even if another
 // message has arrived before the grant.
-func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
+func TestAGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
@@ -201,7 +201,7 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 
 // Revoke names a fence, and affects only the holder with this fence. This is also true for a
 // key that KeepFor keeps after a release, and that no token holds.
-func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
+func TestBreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func (b *interposer) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // Above 2^53, the server cannot count fences exactly, so all grants would have the same fence.
 // When the fence counter has such a value, an acquire returns an error instead.
-func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
+func TestACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +320,7 @@ func (a *earlyErr) Err() error {
 
 // A caller gives up its wait while a message with its grant arrives. Then the next waiter gets
 // the key at once, in the same process or in another one.
-func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
+func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		for _, elsewhere := range []bool{false, true} {
@@ -367,7 +367,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 }
 
 // Metadata that is too long is cut between two characters, and never inside of a character.
-func TestWaitingW3MetadataIsCutBetweenCharacters(t *testing.T) {
+func TestMetadataIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	for n := 250; n < 260; n++ {
 		long := strings.Repeat("x", n) + strings.Repeat("€", 3)

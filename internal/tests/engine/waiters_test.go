@@ -20,7 +20,7 @@ import (
 // The Release of a holder hangs. Nevertheless, a waiter in the same process returns when its
 // own context or wait ends. The waiter has no subscription, so the Engine cannot send its
 // acquire together with the hanging Release.
-func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
+func TestAWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	t.Parallel()
 	const patience = 500 * time.Millisecond
 	for name, wait := range map[string]bool{"ctx": false, "Wait": true} {
@@ -60,7 +60,7 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 
 // The holder is a program that sends no messages. When the first waiter of the queue gives up,
 // the next waiter becomes the first at once, and then asks the server once a second.
-func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
+func TestTheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubS
 
 // The holder is a program that sends no messages. When the first waiter of the queue dies, the
 // second waiter gets no message about this. So the second waiter asks the server often.
-func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
+func TestTheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
 }
 
 // A process that has lost its subscription, and cannot subscribe again, polls.
-func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
+func TestAWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, ahead := newEngine(t, server.Client(t)), newEngine(t, server.Client(t))
@@ -220,7 +220,7 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 // A process knows that its subscription is lost, and cannot subscribe again. The server has not
 // noticed the loss, and still publishes to the process. So the messages are lost, and the
 // waiter of the process must poll.
-func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
+func TestAWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		memory := lockertest.NewMemory()
