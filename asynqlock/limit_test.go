@@ -27,6 +27,7 @@ func (q *queue) semaphore(n int) *locker.Engine {
 // At most three tasks of a key run at the same time. Each start and each end of a task wakes the
 // next task.
 func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	l := q.semaphore(1)
 	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),

@@ -287,6 +287,7 @@ const idleBound = 6 * time.Second
 // other rules are deployed, paused and killed. If the key is free and a task of it can run, one
 // runs.
 func TestAFreeKeyIsNeverIdleWhileATaskCanRun(t *testing.T) {
+	t.Parallel()
 	m := newLineModel(t, uint64(time.Now().UnixNano()), "watches")
 	idle, steps := m.run(lineRun(t), idleBound)
 	t.Logf("%d steps, %d tasks, %d runs under the lock, the key was idle for at most %v", len(steps), m.tasks, m.begun, m.worst)

@@ -91,6 +91,7 @@ func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + 
 // Ten tasks share a key, and each task works for 100 ms. So together they should need little more
 // than a second. With the default policy they needed 106 s.
 func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	work := &record{duration: 100 * time.Millisecond}
 	q.workers(q.wakingGuard(), 10, work)
@@ -101,7 +102,7 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.payloads()) == 10 })
 	took := time.Since(began)
 	t.Logf("10 tasks of 100 ms took %v", took)
-	if took > 4*time.Second { // on a machine that does nothing else, the tasks take 2 s
+	if took > 15*time.Second { // 2 s on an idle machine; a task that is not woken comes after up to 30 s
 		t.Errorf("10 tasks of 100 ms took %v", took)
 	}
 	if work.most != 1 {
@@ -112,6 +113,7 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 // Tasks that are put off keep their order, even if many tasks are put off, and even if they are in
 // different queues.
 func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
+	t.Parallel()
 	q := newQueue(t)
 	work := &record{duration: 5 * time.Millisecond}
 	low := q.name + "-low"

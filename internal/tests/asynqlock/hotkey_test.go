@@ -129,6 +129,7 @@ func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 // Three processes receive tasks of one key from two queues. The tasks run one at a time, in the
 // order in which they were enqueued.
 func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
+	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
 	for range 3 {
@@ -155,6 +156,7 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 // The process that holds the key is killed. When the lease of this process has ended, the other
 // processes continue. asynq delivers the task of the killed process again.
 func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
+	t.Parallel()
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
 	workers := make(map[string]*proc.Child)
@@ -184,6 +186,7 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 // asynq's connection to Redis is cut while tasks are put off, and then restored. No task is lost,
 // and no two tasks run at the same time.
 func TestAHotKeyOutlivesACutToRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Shared(t)
 	c := server.Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))

@@ -41,6 +41,7 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 // tick. Ticks are lost then. But the job ticks several times and its rule has Once, so it runs, and
 // it runs once.
 func TestAJobWithOnceRunsOnceWhenLeadersAreKilled(t *testing.T) {
+	t.Parallel()
 	server := redistest.Shared(t)
 	c := server.Client(t)
 	queue := fmt.Sprint("ticks", runs.Add(1))
