@@ -161,5 +161,5 @@ func TestFlushesUnderLoad(t *testing.T) {
 	if unique := len(slices.Compact(slices.Clone(h.fences))); unique != len(h.fences) {
 		t.Errorf("%d fences of %d holders", unique, len(h.fences))
 	}
-	locktest.NothingLeftBut(t, client)
+	locktest.NothingLeftBut(t, client, "latchkit:x:") // what stop cancels may leave a tombstone
 }
