@@ -150,7 +150,7 @@ func TestAStallOfTheServerCostsFewConnections(t *testing.T) {
 	await(t, "the callers are at work", func() bool { return answers.Load() > 5000 })
 	before := dials.Load()
 	server.Pause()
-	time.Sleep(time.Second) //nolint:forbidigo // the time for which the server is stopped
+	time.Sleep(3 * time.Second) //nolint:forbidigo // the time for which the server is stopped
 	server.Resume()
 	at := answers.Load()
 	await(t, "all callers are answered again", func() bool { return answers.Load() > at+1000 })

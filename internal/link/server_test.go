@@ -229,8 +229,9 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	_ = client.Close()
 }
 
-// busy is how much later than planned a goroutine may run on a machine that runs other tests.
-const busy = 750 * time.Millisecond
+// busy is how much later than planned a goroutine may run on a machine that runs other tests. It is
+// shorter than the time-outs of the connections in these tests.
+const busy = 2 * time.Second
 
 // When a server stalls, each direct call that reaches its time-out closes its connection. After
 // that, the next call opens a new connection. So only few calls may be direct.

@@ -132,14 +132,13 @@ func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	type answer struct {
 		place int
 		grant store.Grant
-		after time.Duration
 	}
-	all, began := make(chan answer, len(claims)), time.Now()
+	all := make(chan answer, len(claims))
 	s.(interface {
 		BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant))
 	}).BeginRenew(t.Context(), claims, func(places []int, grants []store.Grant) {
 		for _, i := range places {
-			all <- answer{i, grants[i], time.Since(began)}
+			all <- answer{i, grants[i]}
 		}
 	})
 	apart, unanswered := 0, 0
@@ -150,8 +149,8 @@ func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 			if unanswered++; a.grant.Err == nil {
 				t.Errorf("a node that stands still answered %+v", a.grant)
 			}
-		case a.grant.State != store.Granted || a.after > 700*time.Millisecond: // less than the second after which the call to the hung node is given up
-			t.Errorf("a sound node's answer is %+v after %v", a.grant, a.after)
+		case a.grant.State != store.Granted || unanswered > 0:
+			t.Errorf("a sound node's answer is %+v, after %d calls to the hung node were given up", a.grant, unanswered)
 		default:
 			apart++
 		}

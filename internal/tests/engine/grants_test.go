@@ -160,7 +160,7 @@ func TestAGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	release(t, lease)
 	freed := time.Now()
-	if late := (<-got).Sub(freed); late > 500*time.Millisecond {
+	if late := (<-got).Sub(freed); late > 1500*time.Millisecond {
 		t.Errorf("the grant was noticed after %v; its claim is over after 2 s", late)
 	}
 	if err := <-over; err != nil {
@@ -358,7 +358,7 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 				if err := <-cancelled; !errors.Is(err, context.Canceled) {
 					t.Error(err)
 				}
-				if late := (<-got).Sub(freed); late > 500*time.Millisecond {
+				if late := (<-got).Sub(freed); late > 1500*time.Millisecond { // the claim of a grant that nobody takes is over after 2 s
 					t.Errorf("the key stood still for %v", late)
 				}
 			})
