@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
@@ -33,22 +33,21 @@ type Server interface {
 // [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
 // TTL is over.
 //
-// No other code can add hooks to this client. So with one server, the callers write and read one
-// connection by themselves: a lone call needs no other goroutine, and a call does not wait for the
-// answer to another call. go-redis makes this connection as server says. The time-outs in server do
-// not apply to it: an answer that is 200 to 250 ms late, or four round trips of a far server, ends
-// the connection, and the Locker asks again over another one. With Sentinel or a Cluster, or if
-// server has a Limiter, a StreamingCredentialsProvider or a MaintNotificationsConfig, all calls go
-// through the client, with ContextTimeoutEnabled. Open connects to nothing: the first lock does.
+// The client has ContextTimeoutEnabled. A ReadTimeout or WriteTimeout that server leaves at 0 is 1
+// second, and with [WithReplicaAck] longer by the time for which the server waits. The Locker gives
+// up a call after 1 second, so a longer time has little effect. Unless server says
+// otherwise, the client uses no connections of its own for pipelines, and asks for no maintenance
+// notifications. Open connects to nothing: the first lock does.
 func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
-	c, tap, err := dial(server)
+	cfg, err := configure(opts, SingleOption.setSingle)
 	if err != nil {
 		return nil, err
 	}
-	e, err := newOnRedis("Open", c, opts, 0, func(c redisstore.Client, cfg redisstore.Settings) (Store, error) {
-		cfg.Tap = tap
-		return redisstore.New(c, cfg)
-	})
+	c, err := dial(server, cfg.ackedWithin)
+	if err != nil {
+		return nil, err
+	}
+	e, err := onRedis(c, cfg, redisstore.New)
 	if err != nil {
 		_ = c.Close()
 		return nil, err
@@ -57,12 +56,15 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	return e, nil
 }
 
-// dial makes the client of Open, and a Tap for its connections. It changes no options of its
-// caller. The Tap is nil where another server may take over, where go-redis must see each call,
-// where it must log in again over a connection that is in use, and where the calls that are not on
-// the Tap's connection, such as those with acknowledgements, would have none. Then all calls go
-// through the client.
-func dial(server any) (redis.UniversalClient, *link.Tap, error) {
+// answerFor is how long the client of Open waits for an answer of the server: as long as the Locker
+// waits for a call. With a longer time, the client of a Cluster whose master hangs would serve later
+// again, because it asks that master for the state of the Cluster, too. A shorter time would be too
+// short for a process with little CPU time.
+const answerFor = time.Second
+
+// dial makes the client of Open. The client waits longer for answers by the time acked, for which a
+// server waits for its replicas. dial changes no options of its caller.
+func dial(server any, acked time.Duration) (redis.UniversalClient, error) {
 	switch o := server.(type) {
 	case string:
 		parsed, err := redis.ParseURL(o)
@@ -70,36 +72,47 @@ func dial(server any) (redis.UniversalClient, *link.Tap, error) {
 			err = wrong.Err // the text of a url.Error has the URL, which may have a password
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("latchkit: Open: the URL of the server is wrong; give one such as redis://user:password@host:6379/0: %w", err)
+			return nil, fmt.Errorf("latchkit: Open: the URL of the server is wrong; give one such as redis://user:password@host:6379/0: %w", err)
 		}
-		return dial(parsed)
+		return dial(parsed, acked)
 	case *redis.Options:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			few := own.PoolSize == 1 || 0 < own.MaxActiveConns && own.MaxActiveConns <= 2 // the subscription needs one, too
-			if few || own.Limiter != nil || own.StreamingCredentialsProvider != nil || own.MaintNotificationsConfig != nil {
-				return redis.NewClient(&own), nil, nil
-			}
-			tap := new(link.Tap)
-			own.MaintNotificationsConfig = link.NoNotices()
-			own.Dialer = tap.Dialer(own.Dialer, own.DialTimeout, own.TLSConfig)
-			return redis.NewClient(&own), tap, nil
+			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
+			own.MaintNotificationsConfig = cmp.Or(own.MaintNotificationsConfig, noNotices())
+			own.PipelinePoolSize = cmp.Or(own.PipelinePoolSize, onePool)
+			return redis.NewClient(&own), nil
 		}
 	case *redis.FailoverOptions:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			return redis.NewFailoverClient(&own), nil, nil
+			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
+			return redis.NewFailoverClient(&own), nil
 		}
 	case *redis.ClusterOptions:
 		if o != nil {
 			own := *o
 			own.ContextTimeoutEnabled = true
-			return redis.NewClusterClient(&own), nil, nil
+			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
+			own.MaintNotificationsConfig = cmp.Or(own.MaintNotificationsConfig, noNotices())
+			own.PipelinePoolSize = cmp.Or(own.PipelinePoolSize, onePool)
+			return redis.NewClusterClient(&own), nil
 		}
 	}
-	return nil, nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
+	return nil, errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
+}
+
+// onePool makes go-redis use the same connections for pipelines as for single calls. So a process
+// with few locks needs few connections, and when its server becomes slow, fewer calls wait for the
+// set-up of a connection.
+const onePool = -1
+
+// noNotices returns the options of a client that asks for no maintenance notifications. Asking
+// would cost each process one more round trip before its first lock.
+func noNotices() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 // New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
@@ -125,7 +138,13 @@ func newOnRedis(constructor string, c Client, opts []SingleOption, limit int, ma
 	if err != nil {
 		return nil, err
 	}
-	cfg.limit, cfg.failsOver = limit, cfg.failsOver || redisstore.FailsOver(c)
+	cfg.limit = limit
+	return onRedis(c, cfg, makeStore)
+}
+
+// onRedis returns the Locker with the configuration cfg on the Store that makeStore makes.
+func onRedis(c Client, cfg config, makeStore func(redisstore.Client, redisstore.Settings) (Store, error)) (*Engine, error) {
+	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
 	s, err := makeStore(c, cfg.redis())
 	if err != nil {
 		return nil, err

@@ -89,6 +89,33 @@ func TestOpenLocksWithAPoolOfOne(t *testing.T) {
 	}
 }
 
+// A server that waits for its replicas answers later than a server that does not.
+func TestOpenWaitsForReplicasForLongerThanForOtherAnswers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	host, port, err := net.SplitHostPort(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := redistest.Start(t, "--replicaof", host, port)
+	l, err := locker.Open("redis://"+server.Addr(), locker.WithReplicaAck(1, 3*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(context.Background()) })
+	eventually(t, "the replica acknowledges", func() bool {
+		lease, err := l.Acquire(t.Context(), locker.Rule{Key: "first"})
+		return err == nil && lease.Release(t.Context()) == nil
+	})
+	replica.Pause()
+	time.AfterFunc(1300*time.Millisecond, replica.Resume)
+	began := time.Now()
+	release(t, acquire(t, l, locker.Rule{Key: "order:42"}))
+	if took := time.Since(began); took < 1200*time.Millisecond {
+		t.Errorf("positive control: the replica acknowledged after %v", took)
+	}
+}
+
 func TestOpenRefusesWhatIsNoServer(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func() (*locker.Engine, error){

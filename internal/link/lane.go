@@ -213,12 +213,14 @@ func (ln *lane) takeBatch(into []*Call, large int) []*Call {
 }
 
 // giveUp gives up the flights of a window that has ended. The goroutine of such a flight still
-// waits until the client returns.
+// waits until the client returns. Renewals end only with the window's context: nobody waits for
+// them, others follow anyway, and a late answer may save a lease.
 func (ln *lane) giveUp(w *window) {
 	l := ln.link
 	l.mu.Lock()
 	lost := w.flights
 	w.flights = nil
+	w.inUse = len(lost) > 0
 	calls := make([][]*Call, len(lost))
 	for i, f := range lost {
 		f.givenUp, calls[i] = true, f.calls
@@ -235,9 +237,18 @@ func (ln *lane) giveUp(w *window) {
 	}
 	for _, cs := range calls {
 		for _, c := range cs {
-			c.end("", ErrNoAnswer)
+			if c.Class != Renewal {
+				c.end("", ErrNoAnswer)
+			}
 		}
 	}
+	context.AfterFunc(w.ctx, func() {
+		for _, cs := range calls {
+			for _, c := range cs {
+				c.end("", ErrNoAnswer)
+			}
+		}
+	})
 	for _, c := range refused {
 		c.refuse(ErrHangs)
 	}
@@ -288,19 +299,29 @@ const windowLength = 50 * time.Millisecond
 type window struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
-	silence  func() bool // prevents the call of windows.onEnd for this window
+	end      *time.Timer // calls windows.onEnd for this window; nil: there is no onEnd
 	began    time.Time
 	replaced bool      // a newer window has taken its place
 	flights  []*flight // flights that have not landed
+	inUse    bool      // flights that were given up use the context
 }
 
 // windows makes one window after the other. When the age of a window reaches life, the window ends
 // all its calls.
+//
+// If there is an onEnd, the window's context then lasts for connectFor more. A call over a new
+// connection needs several round trips, because the connection must be set up first. If each of
+// them takes a third of a second, the call is given up, but the connection serves the next calls.
+// If the context ended with the calls, no connection could be made to a slow node, or by a process
+// with little CPU time, and no call would ever be answered.
 type windows struct {
 	life    time.Duration
 	onEnd   func(*window) // called when a window ends while its flights are under way; may be nil
 	present *window
 }
+
+// connectFor is how much longer a flight may last than its calls.
+const connectFor = 2 * time.Second
 
 // windowAt returns the window of a call that begins at the time now, and starts a new window if the
 // present window is too old.
@@ -310,10 +331,12 @@ func (ws *windows) windowAt(now time.Time) *window {
 	}
 	ws.replacePresent()
 	n := &window{began: now}
-	n.ctx, n.cancel = context.WithDeadline(context.Background(), now.Add(ws.life))
+	end := now.Add(ws.life)
 	if ws.onEnd != nil {
-		n.silence = context.AfterFunc(n.ctx, func() { ws.onEnd(n) })
+		n.end = time.AfterFunc(time.Until(end), func() { ws.onEnd(n) })
+		end = end.Add(connectFor)
 	}
+	n.ctx, n.cancel = context.WithDeadline(context.Background(), end)
 	ws.present = n
 	return n
 }
@@ -347,11 +370,11 @@ func (w *window) land(f *flight) {
 
 // stopIfUnused stops the timer of the window if the window was replaced and has no flights.
 func (w *window) stopIfUnused() {
-	if !w.replaced || len(w.flights) > 0 {
+	if !w.replaced || len(w.flights) > 0 || w.inUse {
 		return
 	}
-	if w.silence != nil {
-		w.silence()
+	if w.end != nil {
+		w.end.Stop()
 	}
 	w.cancel()
 }

@@ -36,6 +36,10 @@ const (
 	// mostDirect is the largest number of direct calls that are under way together. If there are
 	// more callers, flights cost less than a connection for each caller.
 	mostDirect = 8
+	// probationAnswers is how many answers must come within promptWithin, after a direct call
+	// without an answer, until there are direct calls again. Each such call costs a connection,
+	// and a node that is slow, or a process that has little CPU time, is prompt now and then.
+	probationAnswers = 32
 	// mostHung is the largest number of hung flights.
 	mostHung = 64
 	// mostListed is the largest number of calls that wait to be sent.
@@ -59,6 +63,7 @@ type link struct {
 	direct    int     // number of direct calls under way
 	crowd     int     // number of calls in the last flight that has landed
 	prompt    bool    // the last answer came within promptWithin, and no flight hangs
+	probation int     // how many answers must be prompt until the next direct call
 	hung      int     // number of flights that were given up and have not returned
 	forgotten bool    // the link was forgotten; a later call uses a new link
 	adding    int     // how many calls of addChore are under way
@@ -195,7 +200,7 @@ func (l *link) tryDirect(c *Call) bool {
 		return false
 	}
 	l.mu.Lock()
-	if !l.prompt || l.forgotten || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
+	if !l.prompt || l.probation > 0 || l.forgotten || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
 		l.mu.Unlock()
 		return false
 	}
@@ -214,6 +219,9 @@ func (l *link) tryDirect(c *Call) bool {
 		l.mu.Lock()
 		l.direct--
 		l.recordTrip(time.Since(c.sent), gotReply)
+		if !gotReply {
+			l.probation = probationAnswers
+		}
 		l.mu.Unlock()
 	}()
 	if len(along) > 0 {
@@ -249,7 +257,9 @@ func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error
 // recordTrip records the duration of a round trip, took, and whether the node has replied. The
 // caller holds l.mu.
 func (l *link) recordTrip(took time.Duration, gotReply bool) {
-	l.prompt = gotReply && took < promptWithin && l.hung == 0
+	if l.prompt = gotReply && took < promptWithin && l.hung == 0; l.prompt && l.probation > 0 {
+		l.probation--
+	}
 	if gotReply && l.plain.duplex() != nil {
 		l.trips.recordTrip(took)
 	} else if gotReply && l.pipe != nil {
