@@ -67,11 +67,11 @@ type Record struct {
 // A Response is the stored answer to a request. The adapter that stores a Response decides what the
 // fields mean.
 type Response struct {
-	// Status is an HTTP status or a gRPC code.
+	// Status is an HTTP status.
 	Status int
-	// Header and Trailer are HTTP headers or gRPC metadata.
+	// Header and Trailer are HTTP headers.
 	Header, Trailer map[string][]string
-	// Body is the body of an HTTP response or an encoded gRPC message.
+	// Body is the body of an HTTP response.
 	Body []byte
 }
 
