@@ -2,7 +2,6 @@ package ginlock_test
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -58,23 +57,6 @@ func BenchmarkRequest(b *testing.B) {
 				b.Fatal(w.status)
 			}
 		})
-	}
-}
-
-func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
-	n := make(map[string]float64)
-	for name, e := range routes(t) {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", http.NoBody)
-		var w discard
-		n[name] = math.Inf(1)
-		for range 5 { // the least, because other goroutines and an emptied pool add allocations
-			n[name] = min(n[name], testing.AllocsPerRun(100, func() { e.ServeHTTP(&w, r) }))
-		}
-	}
-	for _, name := range []string{"New", "FromRules"} {
-		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {
-			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
-		}
 	}
 }
 

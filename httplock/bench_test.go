@@ -90,14 +90,3 @@ func BenchmarkReplay(b *testing.B) {
 		b.Fatal(w.header)
 	}
 }
-
-func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
-	n := make(map[string]float64)
-	for name, h := range handlers(t) {
-		r, w := order(t.Context()), &discard{header: make(http.Header)}
-		n[name] = testing.AllocsPerRun(500, func() { h.ServeHTTP(w, r) })
-	}
-	if more := n["httplock"] - n["Run in the handler"]; more > 12 || more < 0 {
-		t.Errorf("%v allocations more than Run: %v", more, n)
-	}
-}

@@ -101,3 +101,22 @@ func postAndLeave(ctx context.Context, post func(ctx context.Context, key string
 	time.AfterFunc(100*time.Millisecond, leave)
 	post(ctx, "left")
 }
+
+// While the lock server is down, each request that asks it has to wait. So only a few requests may
+// ask the server. If all requests asked the server, all of them would wait.
+func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
+	asked := 0
+	l := lockerFunc(func(r locker.Rule) error {
+		asked++
+		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}
+	})
+	h := httplock.MustNew(l, "a", httplock.WithFailOpen())(paid)
+	for range 20 {
+		if w := send(t.Context(), h, "POST", "/", ""); w.Code != 200 {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the server was asked %d times", asked)
+	}
+}

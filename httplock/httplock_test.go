@@ -329,3 +329,29 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		}
 	}
 }
+
+func TestAWaitIsShownToTheClient(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	h := httplock.MustNew(l, "a")(paid)
+	if w := send(t.Context(), h, "POST", "/", ""); strings.Contains(w.Header().Get("Server-Timing"), "lock;dur=1") {
+		t.Errorf("%v", w.Header())
+	}
+	store.Occupy("a", 0)
+	time.AfterFunc(50*time.Millisecond, func() { store.Free("a") })
+	if w := send(t.Context(), h, "POST", "/", ""); w.Code != 200 || !strings.HasPrefix(w.Header().Get("Server-Timing"), "lock;dur=") {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// The route and its parameters can be seen in the access log, even outside of a guarded mux.
+func TestTheRouteIsSeenOutside(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders/{id}", paid)
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
+	httplock.MustNew(l, "all")(mux).ServeHTTP(httptest.NewRecorder(), r)
+	if r.Pattern != "POST /orders/{id}" || r.PathValue("id") != "42" {
+		t.Errorf("%q, %q", r.Pattern, r.PathValue("id"))
+	}
+}

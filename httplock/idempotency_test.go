@@ -416,3 +416,35 @@ func TestAReplayHasNoHeaderThatTheHandlerHasRemoved(t *testing.T) {
 		}
 	}
 }
+
+// When a client has disconnected, a failure of its request must not be stored.
+func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	ctx, leave := context.WithCancel(t.Context())
+	runs := 0
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs++
+		leave()
+		if r.Context().Err() != nil {
+			http.Error(w, "the client has left", http.StatusBadRequest)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}))
+	send(ctx, h, "POST", "/", "", "Idempotency-Key", "k")
+	if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 201 || runs != 1 {
+		t.Errorf("%d %s, %d runs", w.Code, w.Body, runs)
+	}
+}
+
+func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	runs := 0
+	h := httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
+	for range 2 {
+		send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
+	}
+	if runs != 2 {
+		t.Errorf("%d runs", runs)
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
 // keyOf returns the key of a request. If the request has no key, it returns the reply to the
@@ -171,5 +172,51 @@ func TestAParameterThatThePatternLacksIsTheProgramsMistake(t *testing.T) {
 	var told []*httplock.Problem
 	if _, w := keyOf(t, r, "x:{param.number}", problems(&told)); w.Code != 500 || len(told) != 1 || !strings.Contains(told[0].Error(), `the route has no parameter "number"`) {
 		t.Errorf("%d %s, %v", w.Code, w.Body, told)
+	}
+}
+
+// The text of a form can also be valid JSON. If keys were read from forms, such a form could lock
+// one article and sell another article.
+func TestAKeyReadsJSONTypesOnly(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := httplock.MustNew(l, "stock:{body.sku}")(paid)
+	for contentType, want := range map[string]int{
+		"": 200, "application/json": 200, "application/json; charset=utf-8": 200, "application/vnd.shop+json": 200,
+		"application/x-www-form-urlencoded": 415, "text/plain": 415, "multipart/form-data; boundary=x": 415, ";": 415,
+	} {
+		w := send(t.Context(), h, "POST", "/", `{"sku":"decoy","x":"&sku=GPU&"}`, "Content-Type", contentType)
+		if w.Code != want || want == 415 && !strings.Contains(w.Body.String(), httplock.CodeNotJSON) {
+			t.Errorf("%q: %d %s", contentType, w.Code, w.Body)
+		}
+	}
+	wide := httplock.MustNew(l, "stock:{body.sku}", httplock.WithBodyTypes("text/plain"))(paid)
+	if w := send(t.Context(), wide, "POST", "/", `{"sku":"pen"}`, "Content-Type", "text/plain"); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestABasketLocksEachOfItsArticles(t *testing.T) {
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	var keys []string
+	h := httplock.MustNew(l, "stock:{body.items.*.sku}", httplock.WithKeys("till"), httplock.WithWait(locker.NoWait))(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for _, lease := range locker.LeasesFromContext(r.Context()) {
+				keys = append(keys, lease.Key())
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}))
+	const basket = `{"items":[{"sku":"pen"},{"sku":"book"},{"sku":"pen"},{"sku":7}]}`
+	if w := send(t.Context(), h, "POST", "/", basket); w.Code != 204 || strings.Join(keys, " ") != "till stock:pen stock:book stock:7" {
+		t.Errorf("%d %s, %q", w.Code, w.Body, keys)
+	}
+	store.Occupy("stock:book", 0)
+	if w := send(t.Context(), h, "POST", "/", basket); w.Code != 409 || store.Len() != 1 {
+		t.Errorf("%d %s, %d locks; want all or none", w.Code, w.Body, store.Len())
+	}
+	for _, wrong := range []string{`{"items":[{"sku":"pen"},{"count":2}]}`, `{"items":[]}`, `{"items":{"sku":"pen"}}`, `{}`} {
+		if w := send(t.Context(), h, "POST", "/", wrong); w.Code != 400 {
+			t.Errorf("%s: %d %s", wrong, w.Code, w.Body)
+		}
 	}
 }
