@@ -51,7 +51,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker ./internal/typednil", "a response is stored under a lease; nil is refused where it is given"},
 	{"locker/idempotency asynqlock", "./internal/exclusive", "a request, a schedule and a tick have one holder on every Locker"},
-	{"locker/idempotency locker/lead httplock", "./internal/checked", "a look at the context of work looks at the lease"},
+	{"locker/idempotency locker/lead", "./internal/checked", "a look at the context of work looks at the lease"},
 	{"internal/exclusive", "./locker", "it makes a Rule for a Locker"},
 	{"internal/breaker", "./internal/exclusive", "a call whose record cannot be read does not fail open"},
 	{"locker locker/idempotency", "./internal/outermost", "the lease of a request closes no circle of waits"},
