@@ -114,15 +114,18 @@
 //
 // # Shutdown
 //
-// Drain the Locker, stop the server, and close the Locker:
+// Make the readiness probe fail, and wait until clients do not choose this process any more. Then
+// drain the Locker while the server stops, and close the Locker:
 //
-//	err := l.Drain(ctx)   // handlers that hold a lock finish; other calls get UNAVAILABLE
-//	server.GracefulStop() // the server sends the last replies
-//	err = errors.Join(err, l.Close(ctx))
+//	drained := make(chan error, 1)
+//	go func() { drained <- l.Drain(ctx) }() // handlers that hold a lock finish; other calls get UNAVAILABLE
+//	server.GracefulStop()                   // sends a GOAWAY at once, and then the last replies
+//	err := errors.Join(<-drained, l.Close(ctx))
 //
-// GracefulStop alone would wait for all calls in the queues of the locks. Close alone would end the
-// contexts of handlers that hold a lock. During Drain, a stream that holds a lock may go on until
-// ctx ends.
+// If GracefulStop began after Drain, refused clients would come back over their connections to this
+// process. GracefulStop alone would wait for all calls in the queues of the locks. Close alone would
+// end the contexts of handlers that hold a lock. During Drain, a stream that holds a lock may go on
+// until ctx ends.
 //
 // # Leases across calls
 //

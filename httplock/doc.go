@@ -94,10 +94,14 @@
 //
 // # Shutdown
 //
-// Drain the Locker, shut the server down, and close the Locker:
+// Make the readiness probe fail, and wait until the load balancer has noticed. Then drain the
+// Locker while the server shuts down, and close the Locker:
 //
-//	err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
+//	drained := make(chan error, 1)
+//	go func() { drained <- l.Drain(ctx) }() // refuses the waiters, and waits for the holders
+//	err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(ctx))
 //
 // During Drain, requests that hold a lock finish. Requests that wait for a lock, and those that
-// come later, are answered 503 with Retry-After. Close alone would end the contexts of handlers.
+// come later, are answered 503 with Retry-After and Connection: close, so that the next attempt
+// meets another process. Close alone would end the contexts of handlers.
 package httplock

@@ -50,7 +50,9 @@ func ExampleNew_shutdown() {
 	}
 	server := &http.Server{Handler: httplock.MustNew(l, "order:{query.id|int}")(http.NotFoundHandler()), ReadHeaderTimeout: time.Second}
 	stop := func(ctx context.Context) error {
-		err := errors.Join(l.Drain(ctx), server.Shutdown(ctx), l.Close(ctx)) // in this order
+		drained := make(chan error, 1)
+		go func() { drained <- l.Drain(ctx) }() // refuses the waiters, and waits for the holders
+		err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(ctx))
 		return err
 	}
 	fmt.Println(stop(context.Background()))

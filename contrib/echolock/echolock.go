@@ -13,8 +13,8 @@
 // outside of the lock, and time-outs, too. echolock cannot see that a middleware has changed the
 // method after the router: register MethodOverride by Echo.Pre, so that no client chooses a Rule.
 //
-// To shut down, call Drain of the Locker, then Shutdown of Echo, and then Close of the Locker. Echo
-// 5 needs no package of its own: TestEchoFiveGoesThroughHTTPLock connects it to httplock.
+// To shut down, call Drain of the Locker beside Shutdown of Echo, then Close of the Locker. Echo 5
+// needs no package of its own: TestEchoFiveGoesThroughHTTPLock connects it to httplock.
 package echolock
 
 import (

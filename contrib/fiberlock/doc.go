@@ -62,6 +62,6 @@
 // yet when it runs the handlers of App.Use. There, a key without parameters locks every request,
 // also of unknown routes. For many routes see [FromRules].
 //
-// To shut down, call Drain of the Locker, then app.ShutdownWithContext, and then Close of the
+// To shut down, call Drain of the Locker beside app.ShutdownWithContext, and then Close of the
 // Locker, as package httplock documents.
 package fiberlock

@@ -51,10 +51,12 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	}
 	s.shutdown = func(ctx context.Context) error {
 		// During Drain, calls that hold a lock finish, and all others are refused with
-		// UNAVAILABLE. GracefulStop alone would wait for the whole queue.
-		err := l.Drain(ctx)
+		// UNAVAILABLE. GracefulStop alone would wait for the whole queue. It tells the clients to
+		// leave, so it begins at once.
+		drained := make(chan error, 1)
+		go func() { drained <- l.Drain(ctx) }()
 		g.GracefulStop()
-		return errors.Join(err, l.Close(ctx))
+		return errors.Join(<-drained, l.Close(ctx))
 	}
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
