@@ -2,118 +2,82 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 const (
 	rush        = 200 * time.Millisecond // all buyers make their first click within this time
-	connections = 100                    // the limit of open connections for all buyers together; other buyers wait
+	connections = 100                    // to one shop; other buyers wait for a connection
 	tries       = 10                     // after this many refusals, a buyer gives up
 )
 
-// A crowd is all buyers of one sale. Each is an HTTP client that wants one item.
-type crowd struct {
-	size       int
-	seed       uint64
-	sku        string
-	shops      []string // the URLs of the shops; each buyer uses one shop
-	http       http.Client
-	buyersDone atomic.Int64
+// An answer is how a buyer's attempt to buy an item has ended.
+type answer struct {
+	status  int           // of the last reply
+	refused int           // how many times the buyer was told to come back later
+	waited  time.Duration // from the first click to the last reply
+	err     error         // not nil: an unexpected reply, or none
 }
 
-// A purchase records how one buyer's attempt to buy an item has ended.
-type purchase struct {
-	outcome outcome
-	refused int           // number of 409 replies before the result
-	waited  time.Duration // the time from the first click to the last answer
-	err     error         // the error, if the result is failed
-}
-
-// outcome is the result of a click. The result of a purchase is the outcome of its last click.
-type outcome int
-
-const (
-	gotIt   outcome = iota
-	soldOut         // 410: no item is left
-	gaveUp          // the buyer was refused too often
-	failed          // an unexpected reply
-)
-
-// buy runs all buyers, and returns the result of each. It returns an error when ctx ends.
-func (c *crowd) buy(ctx context.Context) ([]purchase, error) {
-	transport := &http.Transport{MaxConnsPerHost: max(1, connections/len(c.shops)), MaxIdleConnsPerHost: connections}
-	defer transport.CloseIdleConnections()
-	c.http.Transport = transport
-	ends := make([]purchase, c.size)
+// crowd lets all buyers in, each of whom wants one item, and returns the answer of each.
+func crowd(buyers int, shops []string, sku string) []answer {
+	answers := make([]answer, buyers)
 	var wg sync.WaitGroup
-	for i := range ends {
-		wg.Go(func() {
-			ends[i] = c.buyer(ctx, i)
-			c.buyersDone.Add(1)
-		})
+	for i := range answers {
+		wg.Go(func() { answers[i] = buyer(i, shops[i%len(shops)], sku) })
 	}
 	wg.Wait()
-	return ends, ctx.Err()
+	return answers
 }
 
-// buyer makes the clicks of buyer number i, who clicks again after each "try again later".
-func (c *crowd) buyer(ctx context.Context, i int) (e purchase) {
-	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
-	// sale.
-	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i)))
-	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", c.shops[i%len(c.shops)], c.sku, i)
-	if e.err = sleep(ctx, time.Duration(dice.Int64N(int64(rush)))); e.err != nil {
-		return e
-	}
+// buyer makes the clicks of a buyer, who clicks again after each "come back later".
+func buyer(number int, shop, sku string) (a answer) {
+	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", shop, sku, number)
+	dice := rand.New(rand.NewPCG(1, ^uint64(number))) // the same in each sale
+	time.Sleep(time.Duration(dice.Int64N(int64(rush))))
 	click := time.Now()
-	defer func() { e.waited = time.Since(click) }()
-	var later time.Duration
-	for range tries {
-		if e.err = sleep(ctx, later+time.Duration(dice.Int64N(int64(later/4+1)))); e.err != nil {
-			return e
+	defer func() { a.waited = time.Since(click) }()
+	for {
+		resp, body, err := send(context.Background(), http.MethodPost, url)
+		if err != nil {
+			a.err = err
+			return a
 		}
-		e.outcome, later, e.err = c.post(ctx, url)
-		if e.outcome != gaveUp {
-			return e
+		switch a.status = resp.StatusCode; a.status {
+		case http.StatusCreated, http.StatusGone:
+			return a
+		case http.StatusConflict, http.StatusServiceUnavailable: // the shop is busy, or has lost its lock
+			if a.refused++; a.refused == tries {
+				return a
+			}
+		default:
+			a.err = fmt.Errorf("%s: %s", resp.Status, body)
+			return a
 		}
-		e.refused++
+		later, _ := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+		time.Sleep(later + time.Duration(dice.Int64N(int64(later/4)+1)))
 	}
-	return e
 }
 
-// post makes one click. It returns gaveUp if the shop refused the buyer. The buyer may then try
-// again later.
-func (c *crowd) post(ctx context.Context, url string) (h outcome, later time.Duration, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+// web is the HTTP client of all buyers, and of the shops for the stock.
+var web = http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
+
+// send sends a request without a body, and returns the reply and its body.
+func send(ctx context.Context, method, url string) (*http.Response, string, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
-		return failed, 0, err
+		return nil, "", err
 	}
-	resp, err := c.http.Do(req)
+	resp, err := web.Do(req)
 	if err != nil {
-		return failed, 0, err
+		return nil, "", err
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	_ = resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusCreated:
-		return gotIt, 0, nil
-	case http.StatusGone:
-		return soldOut, 0, nil
-	case http.StatusConflict, http.StatusServiceUnavailable:
-		seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-		if err == nil && seconds >= 0 {
-			return gaveUp, time.Duration(seconds) * time.Second, nil
-		}
-		if resp.StatusCode == http.StatusServiceUnavailable { // the shop has lost its lock during the purchase
-			return gaveUp, 0, nil
-		}
-	}
-	return failed, 0, fmt.Errorf("%s: %s", resp.Status, body)
+	body, err := io.ReadAll(resp.Body)
+	return resp, string(body), errors.Join(err, resp.Body.Close())
 }

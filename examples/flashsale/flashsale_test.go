@@ -3,153 +3,250 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
-	"slices"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
-	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// TestMain can also run as a child process with one shop: with -procs, the program starts its
-// own binary again, and in a test this is the test binary.
+// TestMain is also the program, and a child process with one shop: the program starts its own
+// binary again, and in a test this is the test binary.
 func TestMain(m *testing.M) {
-	if isBranch() {
-		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
+	if os.Getenv(childVariable) != "" || os.Getenv("FLASHSALE_MAIN") != "" {
+		main()
+		return
 	}
-	if isActor() {
-		os.Exit(actorMain(os.Stdin, os.Stdout, os.Stderr))
-	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // without this, each branch would sleep for 1 s at its end under -race
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // without this, each child would sleep for 1 s at its end under -race
 	os.Exit(m.Run())
 }
 
 // output runs the program with args.
-func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
+func output(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
-	code = run(ctx, args, &out, &errs)
+	code = run(args, &out, &errs)
 	return code, out.String(), errs.String()
-}
-
-// await calls cond again and again until it returns true.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); _ = sleep(t.Context(), 5*time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after 10 s still not: %s", what)
-		}
-	}
-}
-
-// hold runs the small sale s. It returns one result for each guard of a purchase (no lock,
-// SETNX + DEL, latchkit), by the guard's name.
-func hold(t *testing.T, s *sale) (map[string]result, *node) {
-	t.Helper()
-	v, err := s.prepare(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v.close()
-	results, request, err := s.hold(t.Context(), v, newBar(io.Discard), func(result) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	byWay := map[string]result{}
-	for _, r := range results {
-		byWay[r.way] = r
-		if len(r.failed) > 0 {
-			t.Errorf("%s: %d requests failed, the first with: %v", r.way, len(r.failed), r.failed[0])
-		}
-		if sum := r.sold + r.soldOut + r.gaveUp; sum != s.buyers {
-			t.Errorf("%s: %d sold + %d sold out + %d gave up = %d, want all %d buyers", r.way, r.sold, r.soldOut, r.gaveUp, sum, s.buyers)
-		}
-	}
-	return byWay, request
 }
 
 func TestLatchkitSellsExactlyTheStockAndNoLockOversells(t *testing.T) {
 	t.Parallel()
-	s := &sale{items: 10, buyers: 60, seed: 1, procs: 1}
-	results, _ := hold(t, s)
-	if r := results["latchkit"]; r.sold != 10 || r.oversold != 0 {
-		t.Errorf("latchkit sold %d, oversold %d; want 10 and 0", r.sold, r.oversold)
+	code, out, errs := output("-items", "10", "-buyers", "60", "-assert")
+	if code != 0 || errs != "" {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
 	}
-	if r := results["no lock"]; r.oversold == 0 {
-		t.Errorf("no lock sold %d of 10; want more", r.sold)
+	if !strings.Contains(out, "latchkit     sold 10 of 10\n") || !strings.Contains(out, "no lock      oversold ") {
+		t.Errorf("it does not say what happened:\n%s", out)
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if last := lines[len(lines)-1]; !strings.Contains(last, "go run ./examples/scenes") {
+		t.Errorf("the last line does not say where the scenes are: %s", last)
+	}
+	for _, line := range lines {
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("a terminal of 80 columns breaks the line %q", line)
+		}
 	}
 }
 
+// On a Redis of the user, the sale leaves one counter of fences.
 func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 	t.Parallel()
-	local, err := startRedis()
-	if err != nil {
-		t.Fatal(err)
+	client := redistest.Start(t).Client(t)
+	code, out, errs := output("-items", "10", "-buyers", "60", "-procs", "3", "-assert", "-redis", "redis://"+client.Options().Addr)
+	if code != 0 || errs != "" {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
 	}
-	defer local.close()
-	s := &sale{items: 10, buyers: 60, seed: 1, procs: 3, redis: local.url(), trace: true}
-	results, request := hold(t, s)
-	if r := results["latchkit"]; r.sold != 10 {
-		t.Errorf("latchkit sold %d; want 10", r.sold)
+	var counters int
+	for _, key := range client.Keys(t.Context(), "*").Val() {
+		if strings.HasPrefix(key, "latchkit:f:") {
+			counters++
+		} else if client.TTL(t.Context(), key).Val() == -1 { // inboxes of waiters expire
+			t.Errorf("the key %s is left for ever", key)
+		}
 	}
-	if r := results["no lock"]; r.oversold == 0 {
-		t.Errorf("no lock sold %d of 10; want more", r.sold)
-	}
-	if request == nil {
-		t.Error("no trace came back from the other processes")
+	if counters != 1 {
+		t.Errorf("%d counters of fences are left, want 1", counters)
 	}
 }
 
-// In this test the shop has one item. The first buyer's payment takes longer than the TTL, and
-// the second buyer clicks during this payment. The results differ between the three guards of a
-// purchase.
+// The shop has one item. The first buyer's payment takes longer than the TTL, and the second buyer
+// clicks during this payment. The guards of a purchase differ in what the second buyer is told.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
-	const seed = 1
 	slow, fast := 0, 0
-	for paymentTime(seed, slow) < lockTTL {
+	for paymentTime(slow) < lockTTL {
 		slow++
 	}
-	for paymentTime(seed, fast) > lockTTL {
+	for paymentTime(fast) > lockTTL {
 		fast++
 	}
 	for i, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
-			v, err := (&sale{}).prepare(t.Context())
+			redis, err := startRedis()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer v.close()
-			shop, err := openShop(t.Context(), shopConfig{Way: i, Redis: v.redis, Stockroom: v.stockroom.addr, Seed: seed, Trace: true})
+			read := make(chan struct{}, 10) // the stock was read, so a payment begins
+			stock := &stock{leftOver: 1}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				stock.ServeHTTP(w, r)
+				read <- struct{}{}
+			}))
+			defer server.Close()
+			url, stop, err := openShop(shopConfig{i, redis, stockURL(server.URL)})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() {
-				if err := shop.close(context.WithoutCancel(t.Context())); err != nil {
+				if err := stop(); err != nil {
 					t.Error(err)
 				}
 			}()
-			if err := v.stockroom.store.fill(t.Context(), "last", 1); err != nil {
-				t.Fatal(err)
+			first := make(chan answer)
+			go func() { first <- buyer(slow, url, "last") }()
+			<-read
+			second := buyer(fast, url, "last")
+			if a := <-first; a.status != http.StatusCreated {
+				t.Errorf("the slow buyer: %+v; want to get it", a)
 			}
-			c := &crowd{shops: []string{shop.url}, sku: "last"}
-			first := make(chan purchase)
-			go func() { first <- c.buyer(t.Context(), slow) }()
-			await(t, "the slow payment is under way", func() bool {
-				shop.tracer.mu.Lock()
-				defer shop.tracer.mu.Unlock()
-				return slices.ContainsFunc(shop.tracer.spans, func(s sdk.ReadOnlySpan) bool { return s.Name() == "read stock" })
-			})
-			second := c.buyer(t.Context(), fast)
-			if e := <-first; e.outcome != gotIt {
-				t.Errorf("the slow buyer: %+v; want to get it", e)
+			want := map[string]int{"no lock": http.StatusCreated, "SETNX + DEL": http.StatusCreated, "latchkit": http.StatusGone}[way.name]
+			if second.status != want {
+				t.Errorf("the second buyer: %+v; want %d", second, want)
 			}
-			want := map[string]outcome{"no lock": gotIt, "SETNX + DEL": gotIt, "latchkit": soldOut}[way.name]
-			if second.outcome != want {
-				t.Errorf("the second buyer: %+v; want %v", second, want)
+		})
+	}
+}
+
+// A buyer whose lock was lost during the payment is refused by the stock, and has bought nothing.
+func TestStockRefusesAHolderWhoIsTooLate(t *testing.T) {
+	t.Parallel()
+	stock := &stock{leftOver: 5}
+	server := httptest.NewServer(stock)
+	defer server.Close()
+	at, ctx := stockURL(server.URL), t.Context()
+	for _, step := range []struct {
+		fence    uint64
+		sell     bool
+		leftOver int // what is left according to the caller, and then in the stock
+		want     error
+	}{
+		{fence: 0, sell: true, leftOver: 4}, // without a lock nobody is refused
+		{fence: 0, leftOver: 4},
+		{fence: 7, leftOver: 4},
+		{fence: 8, leftOver: 4}, // the next holder reads
+		{fence: 7, sell: true, leftOver: 4, want: errStale},
+		{fence: 7, leftOver: 4, want: errStale},
+		{fence: 8, sell: true, leftOver: 3},
+		{fence: 0, sell: true, leftOver: 3, want: errStale},
+	} {
+		var err error
+		if step.sell {
+			left := step.leftOver
+			if step.want != nil {
+				left = 99
+			}
+			err = at.sell(ctx, left, step.fence)
+		} else {
+			_, err = at.read(ctx, step.fence)
+		}
+		if !errors.Is(err, step.want) || stock.leftOver != step.leftOver {
+			t.Errorf("%+v: error %v, %d left", step, err, stock.leftOver)
+		}
+	}
+	if stock.orders != 2 {
+		t.Errorf("%d orders, want 2", stock.orders)
+	}
+}
+
+// When the lock is lost during the payment, nothing is sold, and the buyer may come back.
+func TestLostLockSellsNothing(t *testing.T) {
+	t.Parallel()
+	slow := 0
+	for paymentTime(slow) < lockTTL {
+		slow++
+	}
+	client := redistest.Start(t).Client(t)
+	read := make(chan struct{}, 10)
+	stock := &stock{leftOver: 1}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		stock.ServeHTTP(w, r)
+		read <- struct{}{}
+	}))
+	defer server.Close()
+	url, stop, err := openShop(shopConfig{len(ways) - 1, "redis://" + client.Options().Addr, stockURL(server.URL)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stop() }()
+	status := make(chan int)
+	go func() {
+		resp, _, err := send(context.Background(), http.MethodPost, fmt.Sprintf("%s/skus/last/orders?buyer=%d", url, slow))
+		if err != nil {
+			t.Error(err)
+			close(status)
+			return
+		}
+		status <- resp.StatusCode
+	}()
+	<-read
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-status; got != http.StatusServiceUnavailable {
+		t.Errorf("the reply is %d, want %d", got, http.StatusServiceUnavailable)
+	}
+	if stock.orders != 0 {
+		t.Errorf("%d orders, want none", stock.orders)
+	}
+}
+
+func TestBuyers(t *testing.T) {
+	t.Parallel()
+	busy := func(w http.ResponseWriter) {
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusConflict)
+	}
+	for _, test := range []struct {
+		name    string
+		reply   func(w http.ResponseWriter, try int)
+		status  int
+		refused int
+		failed  bool
+	}{
+		{"who is served has it", func(w http.ResponseWriter, _ int) { w.WriteHeader(http.StatusCreated) }, http.StatusCreated, 0, false},
+		{"who is refused comes back", func(w http.ResponseWriter, try int) {
+			if try < 3 {
+				busy(w)
+			} else {
+				w.WriteHeader(http.StatusGone)
+			}
+		}, http.StatusGone, 2, false},
+		{"who is refused too often gives up", func(w http.ResponseWriter, _ int) { busy(w) }, http.StatusConflict, tries, false},
+		{"whose shop has lost its lock comes back", func(w http.ResponseWriter, _ int) { w.WriteHeader(http.StatusServiceUnavailable) }, http.StatusServiceUnavailable, tries, false},
+		{"a server error is a failure", func(w http.ResponseWriter, _ int) { w.WriteHeader(http.StatusInternalServerError) }, http.StatusInternalServerError, 0, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			try := 0 // needs no mutex, because one buyer makes one request at a time
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				try++
+				test.reply(w, try)
+			}))
+			defer server.Close()
+			a := crowd(1, []string{server.URL}, "1")[0]
+			if a.status != test.status || a.refused != test.refused || (a.err != nil) != test.failed {
+				t.Errorf("it ended with %+v; want %d, refused %d", a, test.status, test.refused)
 			}
 		})
 	}
@@ -161,20 +258,18 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		args string
 		want string // a text that the error message must contain
 	}{
-		{"-procs 3", "add -redis redis://localhost:6379"},
-		{"-procs 0", "1 to 64"},
-		{"-items 0", "at least 1 item"},
-		{"-buyers 0", "1 to 100000"},
-		{"-assert -buyers 10 -items 10", "more buyers (10) than items (10)"},
+		{"-procs 0", "1 to 64 -procs"},
+		{"-items 0", "1 item or more"},
+		{"-buyers 10 -items 10", "more -buyers than -items"},
 		{"-colour", "-h lists the flags"},
 		{"-items many", "-h lists the flags"},
 		{"redis://localhost", "unexpected argument"},
 	} {
 		t.Run(test.args, func(t *testing.T) {
 			t.Parallel()
-			code, stdout, stderr := output(t.Context(), t, strings.Fields(test.args)...)
-			if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) {
-				t.Errorf("code %d, stdout %q, stderr %q; want %d, nothing and %q", code, stdout, stderr, exitUsage, test.want)
+			code, stdout, stderr := output(strings.Fields(test.args)...)
+			if code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {
+				t.Errorf("code %d, stdout %q, stderr %q; want 2, nothing and %q", code, stdout, stderr, test.want)
 			}
 		})
 	}
@@ -182,67 +277,116 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	code, stdout, stderr := output(t.Context(), t, "-h")
+	code, stdout, stderr := output("-h")
 	if code != 0 || stderr != "" || !strings.Contains(stdout, "-assert") || !strings.Contains(stdout, "go run ./examples/flashsale") {
 		t.Errorf("code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
 	}
 }
 
-func TestServersThatDoNotAnswerAreNamed(t *testing.T) {
+func TestRedisThatDoesNotAnswerIsNamed(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ flag, value, want string }{
-		{"-redis", "redis://127.0.0.1:1", "no Redis answers at 127.0.0.1:1"},
-		{"-redis", "localhost:6379", "looks like redis://"},
-		{"-dsn", "/no/such/folder/shop.db", "open /no/such/folder/shop.db"},
-		{"-dsn", "postgres://nobody:secret@127.0.0.1:1/shop", "open the PostgreSQL"},
+	for _, test := range []struct{ url, want string }{
+		{"redis://someone:secret@127.0.0.1:1", "no Redis answers at 127.0.0.1:1"},
+		{"localhost:6379", "looks like redis://"},
 	} {
-		t.Run(test.value, func(t *testing.T) {
-			t.Parallel()
-			code, stdout, stderr := output(t.Context(), t, test.flag, test.value)
-			if code != exitFailed || stdout != "" || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "secret") {
-				t.Errorf("code %d, stdout %q, stderr %q; want %d, nothing and %q", code, stdout, stderr, exitFailed, test.want)
-			}
-		})
+		code, stdout, stderr := output("-redis", test.url)
+		if code != 1 || !strings.Contains(stderr, test.want) || strings.Contains(stdout+stderr, "secret") {
+			t.Errorf("code %d, stdout %q, stderr %q; want 1 and %q", code, stdout, stderr, test.want)
+		}
 	}
 }
 
-// This test is not parallel, because it calls Setenv.
-func TestInterruptedSaleLeavesNothing(t *testing.T) {
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	code, _, stderr := output(ctx, t, "-seed", "1")
-	if code != exitInterrupted || !strings.Contains(stderr, "interrupted") {
-		t.Errorf("code %d, stderr %q; want %d", code, stderr, exitInterrupted)
-	}
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("it took %v to end", took)
-	}
-	left, err := os.ReadDir(temp)
-	if err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+// Whoever ends the program, at any time, ends the processes of its shops, too.
+func TestInterruptedSaleLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		end    func(group int) error
+		code   int
+		stderr string
+	}{
+		{"Ctrl-C", func(group int) error { return syscall.Kill(-group, syscall.SIGINT) }, 130, "\ninterrupted\n"},
+		{"kill", func(group int) error { return syscall.Kill(group, syscall.SIGTERM) }, 130, "\ninterrupted\n"},
+		{"kill -9", func(group int) error { return syscall.Kill(group, syscall.SIGKILL) }, -1, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-procs", "2")
+			cmd.Env = append(os.Environ(), "FLASHSALE_MAIN=1")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			stderr, stdout := filepath.Join(t.TempDir(), "stderr"), io.Reader(nil)
+			file, err := os.Create(stderr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = file.Close() }()
+			cmd.Stderr = file
+			if stdout, err = cmd.StdoutPipe(); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			group := cmd.Process.Pid
+			defer func() { _ = syscall.Kill(-group, syscall.SIGKILL) }()
+			var seen strings.Builder
+			for buf := make([]byte, 1024); !strings.Contains(seen.String(), "SETNX"); { // a row begins
+				n, err := stdout.Read(buf)
+				if err != nil {
+					t.Fatalf("after %q: %v", seen.String(), err)
+				}
+				seen.Write(buf[:n])
+			}
+			if err := test.end(group); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // its code is below
+			if code := cmd.ProcessState.ExitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			for deadline := time.Now().Add(20 * time.Second); syscall.Kill(-group, 0) == nil; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // between looks, until the deadline
+				if time.Now().After(deadline) {
+					t.Fatal("after 20 s, a process of a shop still runs")
+				}
+			}
+			if text, err := os.ReadFile(stderr); err != nil || string(text) != test.stderr {
+				t.Errorf("stderr %q, %v; want %q", text, err, test.stderr)
+			}
+		})
 	}
 }
 
 func TestAssert(t *testing.T) {
 	t.Parallel()
 	s := &sale{items: 10, buyers: 60}
-	right := []result{{way: "no lock", sold: 60, oversold: 50}, {way: "SETNX + DEL"}, {way: "latchkit", sold: 10}}
-	if err := check(s, right); err != nil {
+	results := func(none, ours int) []result {
+		return []result{{sold: none, oversold: max(0, none-10)}, {}, {way: ways[2], sold: ours}}
+	}
+	if err := s.check(results(60, 10)); err != nil {
 		t.Errorf("a right result: %v", err)
 	}
-	for _, test := range []struct {
-		name, want string
-		wrong      []result
-	}{
-		{"latchkit oversold", "latchkit sold 11 items instead of 10", []result{right[0], right[1], {way: "latchkit", sold: 11}}},
-		{"latchkit undersold", "latchkit sold 9 items instead of 10", []result{right[0], right[1], {way: "latchkit", sold: 9}}},
-		{"no crowd", "did not need a lock", []result{{way: "no lock", sold: 10}, right[1], right[2]}},
+	for want, wrong := range map[string][]result{
+		"latchkit sold 11 items instead of 10": results(60, 11),
+		"latchkit sold 9 items instead of 10":  results(60, 9),
+		"no lock oversold nothing":             results(10, 10),
 	} {
-		if err := check(s, test.wrong); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v; want %q", test.name, err, test.want)
+		if err := s.check(wrong); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+func TestVerdictSaysWhatTheNumbersShow(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	(&sale{items: 100}).explain(&out, []result{
+		{way: ways[0], sold: 300, oversold: 200}, {way: ways[1], sold: 100}, {way: ways[2], sold: 101, oversold: 1},
+	})
+	for _, want := range []string{
+		"no lock      oversold 200: buyers read", "SETNX + DEL  sold 100 of 100\n", "latchkit     oversold 1: this is a defect",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
 	}
 }

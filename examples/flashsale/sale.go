@@ -5,175 +5,138 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
+	"net/http"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // A result has the numbers of one sale.
 type result struct {
-	way      string
-	sold     int // orders in the database
-	oversold int // orders in excess of the stock
-	soldOut  int // buyers who found no item left
-	gaveUp   int // buyers who gave up after too many refusals
-	refused  int // replies 409, including those after which the buyer tried again
-	failed   []error
-	p50, p99 time.Duration // how long a buyer waited, from the click to the last reply
+	way      way
+	sold     int           // orders
+	oversold int           // orders beyond the stock
+	soldOut  int           // buyers who found no item left
+	gaveUp   int           // buyers who gave up after too many refusals
+	refused  int           // refusals, including those after which the buyer came back
+	p50, p99 time.Duration // how long a buyer waited, from the first click to the last reply
 	took     time.Duration
 }
 
-// A venue has the servers that all shops use. Each server has answered at least once.
-type venue struct {
-	redis, dsn string
-	stockroom  *stockroom
-	local      bool // the Redis is inside this process, and only for this program
-	closers    []func()
-}
+// head and row are the table, which fits into a terminal of 80 columns.
+const (
+	head = "            sold  oversold  sold out  gave up  refused  p50 ms  p99 ms     took\n"
+	row  = "%4d  %8d  %8d  %7d  %7d  %6d  %6d  %5.1f s\n"
+)
 
-// prepare starts the servers for which there is no flag, and checks that the other servers answer.
-func (s *sale) prepare(ctx context.Context) (*venue, error) {
-	v := &venue{redis: s.redis, dsn: s.dsn}
-	if err := v.open(ctx); err != nil {
-		v.close()
-		return nil, err
-	}
-	return v, nil
-}
-
-func (v *venue) open(ctx context.Context) error {
-	if v.redis == "" {
-		local, err := startRedis()
-		if err != nil {
-			return fmt.Errorf("start the Redis inside this process: %w", err)
+// hold holds the sale three times, each time with another guard of a purchase. It prints the name
+// of each when it begins, and its numbers when it has ended.
+func (s *sale) hold(out io.Writer) (results []result, err error) {
+	url, server := s.redis, "your Redis"
+	if url == "" {
+		server = "a Redis inside this process"
+		if url, err = startRedis(); err != nil {
+			return nil, err
 		}
-		v.closers = append(v.closers, local.close)
-		v.redis, v.local = local.url(), true
 	}
-	if v.dsn == "" {
-		folder, err := os.MkdirTemp("", "flashsale-")
+	fmt.Fprintf(out, "%d items, %d buyers, %s; shops: %d.\n\n%s", s.items, s.buyers, server, s.procs, head)
+	for i, way := range ways {
+		fmt.Fprintf(out, "%-11s ", way.name)
+		r, err := s.holdOnce(shopConfig{way: i, redis: url})
 		if err != nil {
-			return err
+			fmt.Fprintln(out)
+			return nil, fmt.Errorf("the sale with %s: %w", way.name, err)
 		}
-		v.closers = append(v.closers, func() { _ = os.RemoveAll(folder) })
-		v.dsn = filepath.Join(folder, "shop.db")
+		fmt.Fprintf(out, row, r.sold, r.oversold, r.soldOut, r.gaveUp, r.refused,
+			r.p50.Milliseconds(), r.p99.Milliseconds(), r.took.Seconds())
+		results = append(results, r)
 	}
-	client, err := openRedis(ctx, v.redis)
-	if err != nil {
-		return err
-	}
-	_ = client.Close()
-	books, err := openStore(ctx, v.dsn)
-	if err != nil {
-		return err
-	}
-	v.closers = append(v.closers, func() { _ = books.close() })
-	if err := books.migrate(ctx); err != nil {
-		return err
-	}
-	if v.stockroom, err = openStockroom(ctx, books); err != nil {
-		return err
-	}
-	v.closers = append(v.closers, v.stockroom.close)
-	return nil
+	return results, nil
 }
 
-func (v *venue) close() {
-	for _, closer := range slices.Backward(v.closers) {
-		closer()
+// holdOnce fills the stock, opens the shops, lets the buyers in, and counts the orders.
+func (s *sale) holdOnce(cfg shopConfig) (r result, err error) {
+	stock := &stock{leftOver: s.items}
+	url, stop, err := serve(stock)
+	if err != nil {
+		return r, err
 	}
-}
-
-// hold runs the sale three times, each time with another guard of a purchase. It passes each
-// result to onResult. The result request is the purchase that -trace shows, or nil without
-// -trace.
-func (s *sale) hold(ctx context.Context, v *venue, bar *bar, onResult func(result)) (results []result, request *node, err error) {
-	for i := range ways {
-		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit
-		cfg := shopConfig{Way: i, Redis: v.redis, Stockroom: v.stockroom.addr, Seed: s.seed, Trace: trace}
-		r, n, err := s.holdOne(ctx, v.stockroom.store, cfg, bar)
+	defer func() { err = errors.Join(err, stop()) }()
+	cfg.stock = stockURL(url)
+	open := openShop
+	if s.procs > 1 {
+		open = startShop
+	}
+	var shops []string
+	for range s.procs {
+		url, stop, err := open(cfg)
 		if err != nil {
-			return nil, nil, fmt.Errorf("the sale with %s: %w", ways[i].name, err)
+			return r, err
 		}
-		onResult(r)
-		results, request = append(results, r), n
+		defer func() { err = errors.Join(err, stop()) }()
+		shops = append(shops, url)
 	}
-	return results, request, nil
-}
-
-// holdOne runs one sale with the shops of cfg. It fills the stock, starts the shops, runs the
-// buyers, and counts the orders.
-func (s *sale) holdOne(ctx context.Context, books *store, cfg shopConfig, bar *bar) (r result, request *node, err error) {
-	// Each sale has an article of its own, so that sales on one database do not disturb each
-	// other.
-	sku := strings.ToLower(rand.Text()[:8])
-	defer func() { err = errors.Join(err, books.clear(context.WithoutCancel(ctx), sku)) }()
-	if err := books.fill(ctx, sku, s.items); err != nil {
-		return r, nil, err
-	}
-
-	shops, err := openBranches(ctx, cfg, s.procs)
-	defer func() { err = errors.Join(err, closeBranches(ctx, shops)) }()
-	if err != nil {
-		return r, nil, err
-	}
-
-	crowd := &crowd{size: s.buyers, seed: s.seed, sku: sku}
-	for _, shop := range shops {
-		crowd.shops = append(crowd.shops, shop.url)
-	}
-	stop := bar.show(ways[cfg.Way].name, s.buyers, &crowd.buyersDone)
-	start := time.Now()
-	ends, err := crowd.buy(ctx)
-	took := time.Since(start)
-	stop()
-	if err != nil {
-		return r, nil, err
-	}
-	r = s.count(ends)
-	r.way, r.took = ways[cfg.Way].name, took
-	if r.sold, err = books.sold(ctx, sku); err != nil {
-		return r, nil, err
-	}
+	// The name of the article keeps this sale apart from others on the same Redis.
+	sku, start := rand.Text()[:8], time.Now()
+	answers := crowd(s.buyers, shops, sku)
+	r = result{way: ways[cfg.way], took: time.Since(start)}
+	err = stock.update(^uint64(0), func() { r.sold = stock.orders }) // nobody sells from here on
 	r.oversold = max(0, r.sold-s.items)
-	if cfg.Trace {
-		request, err = slowestPurchase(ctx, crowd.shops)
-	}
-	return r, request, err
+	return r, errors.Join(err, r.count(answers))
 }
 
-// count adds up the results of the buyers.
-func (s *sale) count(ends []purchase) (r result) {
-	waits := make([]time.Duration, len(ends))
-	for i, e := range ends {
-		waits[i] = e.waited
-		r.refused += e.refused
-		switch e.outcome {
-		case gotIt: // not counted here, because the database has the true number
-		case soldOut:
+// count adds up the answers of the buyers. It returns the error of a buyer whose request failed.
+func (r *result) count(answers []answer) (err error) {
+	waits := make([]time.Duration, len(answers))
+	for i, a := range answers {
+		waits[i] = a.waited
+		r.refused += a.refused
+		switch {
+		case a.err != nil:
+			err = a.err
+		case a.status == http.StatusGone:
 			r.soldOut++
-		case gaveUp:
+		case a.status != http.StatusCreated:
 			r.gaveUp++
-		case failed:
-			r.failed = append(r.failed, e.err)
 		}
 	}
 	slices.Sort(waits)
 	r.p50, r.p99 = waits[len(waits)*50/100], waits[len(waits)*99/100]
-	return r
+	return err
 }
 
-// check implements -assert. It checks conditions that hold in every run on every machine.
-func check(s *sale, results []result) error {
-	var errs []error
-	none, ours := results[0], results[len(results)-1]
-	if want := min(s.items, s.buyers); ours.sold != want {
-		errs = append(errs, fmt.Errorf("%s sold %d items instead of %d", ours.way, ours.sold, want))
+// openRedis returns a client of a server that answers.
+func openRedis(url string) (*redis.Client, error) {
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
-	if none.oversold == 0 {
-		errs = append(errs, fmt.Errorf("%s sold %d of %d items, so the sale did not need a lock; try more -buyers", none.way, none.sold, s.items))
+	logging.Disable() // go-redis would log each failed attempt; the error below has the last one
+	options.ContextTimeoutEnabled = true
+	client := redis.NewClient(options)
+	if err := client.Ping(context.Background()).Err(); err != nil {
+		_ = client.Close()
+		return nil, fmt.Errorf("no Redis answers at %s: %w", options.Addr, err)
 	}
-	return errors.Join(errs...)
+	return client, nil
+}
+
+// startRedis starts a miniredis in this process, until the program ends. It is enough to see what
+// happens. To prove that a lock is safe, use a real Redis.
+func startRedis() (url string, err error) {
+	server, err := miniredis.Run()
+	if err != nil {
+		return "", err
+	}
+	server.ClockTTL(true)
+	go func() { // its clock stands still unless the program sets it
+		for now := range time.Tick(time.Millisecond) {
+			server.SetTime(now)
+		}
+	}()
+	return "redis://" + server.Addr(), nil
 }

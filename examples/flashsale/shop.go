@@ -1,237 +1,166 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/latchkit/latchkit/examples/flashsale/stock"
-	"github.com/latchkit/latchkit/internal/page"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 )
 
-// shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
-type shopConfig struct {
-	Way       int // the guard of a purchase, as an index of the slice ways
-	Redis     string
-	Stockroom string // its address
-	Seed      uint64
-	Trace     bool
-
-	name        string           // of the shop, on the page
-	note        func(page.Event) // shows on the page what the guards do; nil without a page
-	fastPayment time.Duration    // a payment takes at least this long
-}
-
-// A shop is a Gin server on a port of the loopback interface. Several shops, each in its own
-// process, can sell the same stock. The stock is behind a gRPC service, the stockroom.
+// A shop is an HTTP server. Several shops, each in its own process, can sell the same stock.
 type shop struct {
-	shopConfig
-	conn   *grpc.ClientConn
-	stock  stock.StockClient
-	redis  *redis.Client
-	locks  *locker.Engine
-	tracer *tracer // nil: no traces
-	server *http.Server
-	url    string
+	stock stockURL
+	redis *redis.Client
+	locks *locker.Engine
 }
 
-// openShop starts a shop. If ctx ends during the start, openShop fails. After the start, ctx
-// does not affect the shop.
-func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
-	s := &shop{shopConfig: cfg}
-	if s.note == nil {
-		s.note = func(page.Event) {}
-	}
-	if err := s.open(ctx, cfg); err != nil {
-		return nil, errors.Join(err, s.close(ctx))
-	}
-	return s, nil
+// A shopConfig says what a shop needs.
+type shopConfig struct {
+	way   int // the guard of a purchase, as an index of ways
+	redis string
+	stock stockURL
 }
 
-func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
-	if s.conn, err = dialStockroom(cfg.Stockroom); err != nil {
-		return err
-	}
-	s.stock = stock.NewStockClient(s.conn)
-	if s.redis, err = openRedis(ctx, cfg.Redis); err != nil {
-		return err
-	}
-	// The braces are a hash tag. With the tag, all locks are in one slot, so only one fence
-	// counter is left behind.
-	locks := []locker.SingleOption{locker.WithPrefix("{flashsale}:")}
-	if cfg.Trace {
-		s.tracer = newTracer()
-		observer, err := s.tracer.observer()
-		if err != nil {
-			return err
-		}
-		locks = append(locks, locker.WithObserver(observer))
-	}
-	if cfg.note != nil {
-		locks = append(locks, locker.WithObserver(watcher{cfg.note}))
-	}
-	if s.locks, err = locker.New(s.redis, locks...); err != nil {
-		return err
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+// openShop starts a shop in this process.
+func openShop(cfg shopConfig) (url string, stop func() error, err error) {
+	client, err := openRedis(cfg.redis)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	s.url = "http://" + listener.Addr().String()
-	s.server = &http.Server{Handler: s.router(ways[cfg.Way].guard(s)), ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = s.server.Serve(listener) }() // until close
-	return nil
-}
-
-// close ends the requests first, and then closes the resources that they use. It closes all
-// resources even when ctx has ended.
-func (s *shop) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	var errs []error
-	if s.server != nil {
-		errs = append(errs, s.server.Shutdown(ctx))
-	}
-	if s.locks != nil {
-		errs = append(errs, s.locks.Close(ctx))
-	}
-	if s.redis != nil {
-		errs = append(errs, s.redis.Close())
-	}
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close())
-	}
-	return errors.Join(errs...)
-}
-
-func (s *shop) router(guard gin.HandlerFunc) http.Handler {
-	gin.SetMode(gin.ReleaseMode) // debug mode prints the routes
-	r := gin.New()
-	if s.tracer != nil {
-		// before the guard, so that the wait for the lock is part of the request's span
-		r.Use(s.tracer.middleware())
-	}
-	name := func(c *gin.Context) {
-		c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), named{}, s.name))
-	}
-	r.POST("/skus/:id/orders", name, guard, s.buy)
-	if s.tracer != nil {
-		r.GET("/trace", s.tracer.serveTrace)
-	}
-	return r
-}
-
-// buy sells one item. It reads the stock, takes the money, and writes the stock. Its only code for
-// locks is the fence, which it passes on: without a lock, fence is 0. When the lock is lost, ctx
-// ends, and with it the call that is under way.
-func (s *shop) buy(c *gin.Context) {
-	ctx, sku := c.Request.Context(), c.Param("id")
-	buyer, err := strconv.Atoi(c.Query("buyer"))
+	// The braces put all locks into one slot, so that only one counter of fences is left behind.
+	locks, err := locker.New(client, locker.WithPrefix("{flashsale}:"))
 	if err != nil {
-		c.AbortWithStatus(http.StatusBadRequest)
-		return
+		return "", nil, errors.Join(err, client.Close())
 	}
-	fence := fenceOf(ctx)
-	//show:buy
-	left, err := s.read(ctx, &stock.ReadRequest{Sku: sku, Fence: fence})
-	//show:end
+	s := &shop{cfg.stock, client, locks}
+	mux := http.NewServeMux()
+	mux.Handle("POST /skus/{id}/orders", ways[cfg.way].guard(s)(http.HandlerFunc(s.buy)))
+	url, stopServer, err := serve(mux)
+	stop = func() error { // in this order
+		return errors.Join(stopServer(), locks.Close(context.Background()), client.Close())
+	}
+	return url, stop, err
+}
+
+// serve serves h at a free port of the loopback interface.
+func serve(h http.Handler) (url string, stop func() error, err error) {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		s.fail(c, err)
-		return
+		return "", nil, err
 	}
-	if left <= 0 {
-		c.Status(http.StatusGone)
-		return
-	}
-	//show:buy
-	if err := s.charge(ctx, buyer); err != nil {
-		s.fail(c, err)
-		return
-	}
-	if err := s.sell(ctx, &stock.SellRequest{Sku: sku, Fence: fence, Buyer: int64(buyer), Left: left - 1}); err != nil {
-		s.fail(c, err)
-		return
-	}
-	//show:end
-	s.note(page.Event{Who: s.name, Kind: page.Write, Text: fmt.Sprintf("sells an item, and writes that %d are left", left-1)})
-	c.Status(http.StatusCreated)
+	go func() { _ = server.Serve(listener) }()
+	return "http://" + listener.Addr().String(), server.Close, nil
 }
 
-// fenceOf returns the fence of the lease of ctx, or 0.
-func fenceOf(ctx context.Context) uint64 {
-	if lease, ok := locker.FromContext(ctx); ok {
-		return lease.Fence()
+// purchase sells one item, if one is left. It charges the card under the lock, of which it knows
+// only the fence: 0 without a lock. When the lock is lost, ctx ends, and the purchase with it.
+func (s *shop) purchase(ctx context.Context, buyer int, fence uint64) (sold bool, err error) {
+	left, err := s.stock.read(ctx, fence)
+	if err != nil || left <= 0 {
+		return false, err
 	}
-	return 0
-}
-
-func (s *shop) read(ctx context.Context, r *stock.ReadRequest) (left int64, err error) {
-	ctx, end := step(ctx, "read stock")
-	defer end()
-	reply, err := s.stock.Read(ctx, r)
-	return reply.GetLeft(), err
-}
-
-func (s *shop) sell(ctx context.Context, r *stock.SellRequest) error {
-	ctx, end := step(ctx, "write order and stock")
-	defer end()
-	_, err := s.stock.Sell(ctx, r)
-	return err
-}
-
-// charge takes the money. A buyer's payment takes the same time in all three sales.
-func (s *shop) charge(ctx context.Context, buyer int) error {
-	ctx, end := step(ctx, "charge the card")
-	defer end()
-	return sleep(ctx, max(paymentTime(s.Seed, buyer), s.fastPayment))
-}
-
-// paymentTime returns how long the payment of a buyer takes. For one buyer in twenty, it takes
-// longer than a lock's TTL. For the other buyers, it takes 2 to 8 ms.
-func paymentTime(seed uint64, buyer int) time.Duration {
-	r := rand.New(rand.NewPCG(seed, uint64(buyer)))
-	if r.IntN(20) == 0 {
-		return 3*lockTTL/2 + time.Duration(r.Int64N(int64(lockTTL)))
+	if err := charge(ctx, buyer); err != nil {
+		return false, err
 	}
-	return 2*time.Millisecond + time.Duration(r.Int64N(int64(6*time.Millisecond)))
+	return true, s.stock.sell(ctx, left-1, fence)
 }
 
-// sleep pauses for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+// buy answers the request of a buyer.
+func (s *shop) buy(w http.ResponseWriter, r *http.Request) {
+	var fence uint64
+	if lease, ok := httplock.FromContext(r); ok {
+		fence = lease.Fence()
+	}
+	buyer, _ := strconv.Atoi(r.FormValue("buyer")) // each buyer has a number
+	sold, err := s.purchase(r.Context(), buyer, fence)
+	switch {
+	case err == nil && sold:
+		w.WriteHeader(http.StatusCreated)
+	case err == nil:
+		w.WriteHeader(http.StatusGone)
+	case errors.Is(err, errStale):
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(http.StatusConflict)
+	case r.Context().Err() != nil: // the lock is lost, as httplock replies
+	default:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
+
+// charge takes the money of a buyer.
+func charge(ctx context.Context, buyer int) error {
 	select {
-	case <-timer.C:
+	case <-time.After(paymentTime(buyer)):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// fail replies that no item was bought. It writes no reply when ctx has ended, because the guard
-// then replies that the lock was lost.
-func (s *shop) fail(c *gin.Context, err error) {
-	if c.Request.Context().Err() != nil {
-		c.Status(http.StatusServiceUnavailable)
+// paymentTime returns how long the payment of a buyer takes: the same in all three sales. For one
+// buyer in twenty it takes longer than a lock's TTL, and for the others 2 to 8 ms.
+func paymentTime(buyer int) time.Duration {
+	dice := rand.New(rand.NewPCG(1, uint64(buyer)))
+	if dice.IntN(20) == 0 {
+		return 3*lockTTL/2 + time.Duration(dice.Int64N(int64(lockTTL)))
+	}
+	return 2*time.Millisecond + time.Duration(dice.Int64N(int64(6*time.Millisecond)))
+}
+
+// childVariable is the environment variable that makes this program a child process with one shop.
+// Its value is a shopConfig. The child prints its URL, or why there is none. It closes the shop at
+// the end of its input, which comes even when the parent is killed.
+const childVariable = "FLASHSALE_SHOP"
+
+// startShop starts a shop in a child process.
+func startShop(cfg shopConfig) (url string, stop func() error, err error) {
+	child := exec.Command(os.Args[0])
+	value := fmt.Sprintf("%d %q %q", cfg.way, cfg.redis, cfg.stock)
+	child.Env = append(os.Environ(), childVariable+"="+value)
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := child.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() error { return errors.Join(stdin.Close(), child.Wait()) }
+	line, _ := bufio.NewReader(stdout).ReadString('\n')
+	if !strings.HasPrefix(line, "http://") {
+		return "", nil, errors.Join(fmt.Errorf("a shop in another process: %s", line), stop())
+	}
+	return strings.TrimSpace(line), stop, nil
+}
+
+// runChild is the main function of a child process.
+func runChild(config string) {
+	var cfg shopConfig
+	_, _ = fmt.Sscanf(config, "%d %q %q", &cfg.way, &cfg.redis, &cfg.stock) // as startShop writes it
+	url, stop, err := openShop(cfg)
+	if err != nil {
+		fmt.Println(err)
 		return
 	}
-	if status.Code(err) == codes.Aborted {
-		s.note(page.Event{Who: s.name, Kind: page.Refused, Text: "is refused by the database: " + status.Convert(err).Message()})
-		c.Header("Retry-After", "0")
-		c.AbortWithStatus(http.StatusConflict)
-		return
-	}
-	c.AbortWithStatusJSON(http.StatusInternalServerError, gin.H{"error": err.Error()})
+	fmt.Println(url)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = stop() // if the parent was killed, the Redis in it does not answer
 }

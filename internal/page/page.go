@@ -1,5 +1,5 @@
 // Package page serves a live page of locks: latchctl web shows those of a server on it, and
-// examples/flashsale its scenes. The page needs no build step, loads nothing from elsewhere, and
+// examples/scenes its scenes. The page needs no build step, loads nothing from elsewhere, and
 // never receives the token of a lease.
 package page
 

@@ -20,12 +20,12 @@ import (
 
 var modes = []string{"no lock", "SETNX + DEL", "latchkit"}
 
-// theatre is flashsale with its page, and a look at its database and at its Redis.
+// theatre is examples/scenes with its page, and a look at its database and at its Redis.
 type theatre struct {
 	t     *testing.T
 	url   string
 	db    *sql.DB
-	redis *redis.Client  // nil: the Redis is inside of flashsale
+	redis *redis.Client  // nil: the Redis is inside of the program
 	locks *locker.Engine // as the actors have them; nil without redis
 }
 
@@ -36,7 +36,7 @@ func openTheatre(t *testing.T, server *redistest.Server) *theatre {
 	args := []string{"-http", "127.0.0.1:0", "-dsn", file}
 	if server != nil {
 		th.redis = server.Client(t)
-		locks, err := locker.NewReadWrite(th.redis, locker.WithPrefix("{flashsale}:"))
+		locks, err := locker.NewReadWrite(th.redis, locker.WithPrefix("{scenes}:"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func openTheatre(t *testing.T, server *redistest.Server) *theatre {
 		th.locks = locks
 		args = append(args, "-redis", "redis://"+server.Addr())
 	}
-	th.url = start(t, build(t, "examples/flashsale", "flashsale"), args...)
+	th.url = start(t, build(t, "examples/scenes", "scenes"), args...)
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)")
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +63,11 @@ func (th *theatre) agreeOnTheHolder(b *tab, scene string) {
 		return
 	}
 	ask := func() locker.Info {
-		keys := th.redis.Keys(th.t.Context(), "{flashsale}:"+scene+":*").Val()
+		keys := th.redis.Keys(th.t.Context(), "{scenes}:"+scene+":*").Val()
 		if len(keys) == 0 {
 			return locker.Info{}
 		}
-		info, err := th.locks.Inspect(th.t.Context(), strings.TrimPrefix(keys[0], "{flashsale}:"))
+		info, err := th.locks.Inspect(th.t.Context(), strings.TrimPrefix(keys[0], "{scenes}:"))
 		if err != nil {
 			th.t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func (b *tab) scene(name string, rows ...string) {
 		var files strings.Builder
 		for file := range strings.SplitSeq(b.text(card+".from"), ", ") {
 			for _, folder := range []string{"", "sql", "sql/scene"} {
-				text, _ := os.ReadFile(filepath.Join("..", "..", "..", "examples", "flashsale", filepath.FromSlash(folder), file)) // it is in one of the folders
+				text, _ := os.ReadFile(filepath.Join("..", "..", "..", "examples", "scenes", filepath.FromSlash(folder), file)) // it is in one of the folders
 				files.Write(text)
 			}
 		}
@@ -185,7 +185,7 @@ func (b *tab) zero(name string) {
 	}
 }
 
-const results = "SELECT count(*) FROM flashsale_results WHERE mode = $1 AND result = "
+const results = "SELECT count(*) FROM scenes_results WHERE mode = $1 AND result = "
 
 // Each scene and each button does on the page what it says, and the page says what the database
 // and the server say.
@@ -198,7 +198,7 @@ func TestEachSceneAndEachButton(t *testing.T) {
 			if i%2 == 0 {
 				th = openTheatre(t, redistest.Start(t))
 			} else {
-				th = openTheatre(t, nil) // the Redis inside of flashsale, which a flush empties
+				th = openTheatre(t, nil) // the Redis inside of the program, which a flush empties
 			}
 			b := open(t, s, th.url)
 			th.paused(b, s)
@@ -228,7 +228,7 @@ func (th *theatre) paused(b *tab, s screen) {
 	}
 	th.agree(b, "writes accepted", results+"'written'", byMode)
 	th.agree(b, "refused by the fence", results+"'refused'", byMode)
-	th.agree(b, "version of the document", "SELECT version FROM flashsale_documents WHERE mode = $1", byMode)
+	th.agree(b, "version of the document", "SELECT version FROM scenes_documents WHERE mode = $1", byMode)
 
 	// Fences are short, and in the titles they have all their digits.
 	b.await("the lane has a short fence", `(m => /fence \+[\d,]+$/.test(m.textContent) && /^fence \d{16}: the first one of this lane was \d{16}$/.test(m.title))(document.querySelector(".lane:last-child .who span:last-child"))`)
@@ -254,7 +254,7 @@ func (th *theatre) paused(b *tab, s screen) {
 
 	var before string
 	run := func() (name string) {
-		if err := th.db.QueryRowContext(th.t.Context(), "SELECT coalesce(max(run), '') FROM flashsale_documents").Scan(&name); err != nil {
+		if err := th.db.QueryRowContext(th.t.Context(), "SELECT coalesce(max(run), '') FROM scenes_documents").Scan(&name); err != nil {
 			th.t.Fatal(err)
 		}
 		return name
@@ -331,7 +331,7 @@ func (th *theatre) duplicate(b *tab) {
 	sent = th.number(results+"'sent'", "latchkit")
 	b.above("latchkit", "mails sent", sent)
 	th.agree(b, "mails sent", results+"'sent'", byMode)
-	th.agree(b, "invoices", "SELECT count(DISTINCT item) FROM flashsale_results WHERE mode = $1 AND result = 'sent'", byMode)
+	th.agree(b, "invoices", "SELECT count(DISTINCT item) FROM scenes_results WHERE mode = $1 AND result = 'sent'", byMode)
 	b.check()
 }
 
@@ -344,6 +344,6 @@ func (th *theatre) oversell(b *tab) {
 	b.snap()
 	b.await("the sale is over", `document.querySelector("[data-card='latchkit'] .verdict").textContent === "Exactly the stock was sold."`)
 	b.above("no lock", "oversold", 0)
-	th.agree(b, "sold", "SELECT count(*) FROM flashsale_orders WHERE sku LIKE '%-' || $1", byMode)
+	th.agree(b, "sold", "SELECT count(*) FROM scenes_orders WHERE sku LIKE '%-' || $1", byMode)
 	b.check()
 }

@@ -1,1 +1,0 @@
-INSERT INTO flashsale_orders (sku, buyer) VALUES ($1, $2)

@@ -1,1 +1,0 @@
-DELETE FROM flashsale_orders WHERE sku = $1

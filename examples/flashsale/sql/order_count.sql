@@ -1,1 +1,0 @@
-SELECT count(*) FROM flashsale_orders WHERE sku = $1

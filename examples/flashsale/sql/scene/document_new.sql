@@ -1,1 +1,0 @@
-INSERT INTO flashsale_documents (run, mode, version, body, writer) VALUES ($1, $2, 0, 0, 'nobody')

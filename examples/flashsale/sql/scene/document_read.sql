@@ -1,1 +1,0 @@
-SELECT version, writer, fence FROM flashsale_documents WHERE run = $1 AND mode = $2

@@ -1,1 +1,0 @@
-DELETE FROM flashsale_documents WHERE run = $1

@@ -1,1 +1,0 @@
-INSERT INTO flashsale_results (run, mode, who, item, result) VALUES ($1, $2, $3, $4, $5)

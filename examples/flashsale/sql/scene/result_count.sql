@@ -1,1 +1,0 @@
-SELECT count(*), count(DISTINCT item) FROM flashsale_results WHERE run = $1 AND mode = $2 AND result = $3

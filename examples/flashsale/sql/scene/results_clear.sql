@@ -1,1 +1,0 @@
-DELETE FROM flashsale_results WHERE run = $1

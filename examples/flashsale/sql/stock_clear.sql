@@ -1,1 +1,0 @@
-DELETE FROM flashsale_stock WHERE sku = $1

@@ -1,1 +1,0 @@
-INSERT INTO flashsale_stock (sku, left_over) VALUES ($1, $2)

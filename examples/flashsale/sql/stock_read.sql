@@ -1,1 +1,0 @@
-SELECT left_over FROM flashsale_stock WHERE sku = $1

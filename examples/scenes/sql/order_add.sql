@@ -1,0 +1,1 @@
+INSERT INTO scenes_orders (sku, buyer) VALUES ($1, $2)

@@ -1,0 +1,1 @@
+DELETE FROM scenes_orders WHERE sku = $1

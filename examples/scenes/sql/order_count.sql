@@ -1,0 +1,1 @@
+SELECT count(*) FROM scenes_orders WHERE sku = $1

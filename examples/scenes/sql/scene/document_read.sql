@@ -1,0 +1,1 @@
+SELECT version, writer, fence FROM scenes_documents WHERE run = $1 AND mode = $2

@@ -1,0 +1,1 @@
+DELETE FROM scenes_documents WHERE run = $1

@@ -1,0 +1,1 @@
+DELETE FROM scenes_results WHERE run = $1

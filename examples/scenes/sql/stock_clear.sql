@@ -1,0 +1,1 @@
+DELETE FROM scenes_stock WHERE sku = $1

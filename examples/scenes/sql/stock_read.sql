@@ -1,0 +1,1 @@
+SELECT left_over FROM scenes_stock WHERE sku = $1
