@@ -388,12 +388,23 @@ func TestScriptsThatTheServerForgotAreSentAgain(t *testing.T) {
 func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-	var rec lockertest.Recorder
-	l := newSingle(t, server.Client(t, endCallsWithContext), locker.WithObserver(&rec))
-	for range 3 {
-		release(t, acquire(t, l, locker.Rule{Key: "a"}))
-	}
-	rec.Await(t, func(r *lockertest.Recorder) bool { return len(r.Warnings()) > 0 })
+	client := server.Client(t, endCallsWithContext)
+	var rec *lockertest.Recorder
+	// A Locker asks the server once, and says nothing if the answer is late. Then the next one asks.
+	eventually(t, "the server has answered in time", func() bool {
+		rec = new(lockertest.Recorder)
+		l, err := locker.New(client, locker.WithObserver(rec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			release(t, acquire(t, l, locker.Rule{Key: "a"}))
+		}
+		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings have been delivered
+			t.Fatal(err)
+		}
+		return len(rec.Warnings()) > 0
+	})
 	if w := rec.Warnings(); len(w) != 1 || w[0].Code != "eviction-policy" || !strings.Contains(w[0].Text, "noeviction") {
 		t.Fatalf("%+v", w)
 	}
