@@ -106,7 +106,7 @@ attacked:
 	.ci/matrix --ci
 	.ci/chaos
 	.ci/mutants --worst
-	.ci/fuzz 20s
+	.ci/fuzz 10s
 
 .PHONY: matrix
 matrix: tools clients ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
