@@ -90,9 +90,9 @@
 // and Gin may then use the handler's Gin context for another request. Inside of the lock, it also
 // ends the lock while the handler continues.
 //
-// Engine.HandleContext inside of the lock gives its handlers Gin's own writer. Their response is
-// neither held back nor stored: ginlock reports lock-misconfigured, and a repeated request is
-// answered 409, already-done. Call the other handler directly.
+// Engine.HandleContext inside of [NewIdempotency] gives its handlers Gin's own writer. Their
+// response is not stored: ginlock reports lock-misconfigured, and a repeated request is answered
+// 409, already-done. Call the other handler directly.
 //
 // The wait always ends after the time of [httplock.WithWait]. The body of a request is read before
 // the lock is taken. So a client that sends its body slowly does not hold the lock, and net/http
