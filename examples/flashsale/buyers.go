@@ -44,12 +44,12 @@ func buyer(number int, shop, sku string) (a answer) {
 	click := time.Now()
 	defer func() { a.waited = time.Since(click) }()
 	for {
-		resp, body, err := send(context.Background(), http.MethodPost, url)
+		status, body, later, err := send(context.Background(), http.MethodPost, url)
 		if err != nil {
 			a.err = err
 			return a
 		}
-		switch a.status = resp.StatusCode; a.status {
+		switch a.status = status; status {
 		case http.StatusCreated, http.StatusGone:
 			return a
 		case http.StatusConflict, http.StatusServiceUnavailable: // the shop is busy, or has lost its lock
@@ -57,10 +57,9 @@ func buyer(number int, shop, sku string) (a answer) {
 				return a
 			}
 		default:
-			a.err = fmt.Errorf("%s: %s", resp.Status, body)
+			a.err = fmt.Errorf("the shop replies %d: %s", status, body)
 			return a
 		}
-		later, _ := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
 		time.Sleep(later + time.Duration(dice.Int64N(int64(later/4)+1)))
 	}
 }
@@ -68,16 +67,18 @@ func buyer(number int, shop, sku string) (a answer) {
 // web is the HTTP client of all buyers, and of the shops for the stock.
 var web = http.Client{Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
 
-// send sends a request without a body, and returns the reply and its body.
-func send(ctx context.Context, method, url string) (*http.Response, string, error) {
+// send sends a request without a body, and returns the status and the body of the reply. A refused
+// caller comes back after the time later.
+func send(ctx context.Context, method, url string) (status int, body string, later time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
-		return nil, "", err
+		return 0, "", 0, err
 	}
 	resp, err := web.Do(req)
 	if err != nil {
-		return nil, "", err
+		return 0, "", 0, err
 	}
-	body, err := io.ReadAll(resp.Body)
-	return resp, string(body), errors.Join(err, resp.Body.Close())
+	text, err := io.ReadAll(resp.Body)
+	later, _ = time.ParseDuration(resp.Header.Get("Retry-After") + "s")
+	return resp.StatusCode, string(text), later, errors.Join(err, resp.Body.Close())
 }

@@ -129,7 +129,8 @@ const childVariable = "FLASHSALE_SHOP"
 
 // startShop starts a shop in a child process.
 func startShop(cfg shopConfig) (url string, stop func() error, err error) {
-	child := exec.Command(os.Args[0])
+	program, _ := os.Executable() // Start says it if there is none
+	child := exec.Command(program)
 	value := fmt.Sprintf("%d %q %q", cfg.way, cfg.redis, cfg.stock)
 	child.Env = append(os.Environ(), childVariable+"="+value)
 	stdin, err := child.StdinPipe()

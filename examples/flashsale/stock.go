@@ -94,11 +94,11 @@ func (at stockURL) sell(ctx context.Context, left int, fence uint64) error {
 }
 
 func ask(ctx context.Context, method, url string) (left int, err error) {
-	resp, body, err := send(ctx, method, url)
+	status, body, _, err := send(ctx, method, url)
 	switch {
 	case err != nil:
 		return 0, err
-	case resp.StatusCode != http.StatusOK:
+	case status != http.StatusOK:
 		return 0, errStale
 	}
 	return strconv.Atoi(body)
