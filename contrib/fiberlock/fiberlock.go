@@ -1,9 +1,33 @@
+// Package fiberlock guards Fiber 3 routes with locks. Keys, filters, options and replies are those
+// of package httplock. Fiber's methods read the parts of keys: {param.id} is c.Params, {ip} is c.IP,
+// and {value.user} is what an earlier middleware has put into c.Locals. c.Context() ends with the
+// lock; c itself, which is a context too, never ends. A handler that returns an error has failed,
+// and the ErrorHandler of the app replies to it before the lock is released. A handler that returns
+// nil has succeeded when its status is below 400.
+//
+// What Fiber does otherwise: fasthttp sends a response after all handlers. So after the loss of a
+// lock the reply is always replaced, and a client that reads slowly keeps no lock. A body that a
+// handler streams, or a connection that it hijacks, is used after the release. Such a response is
+// not stored: under [NewIdempotency], observers get lock-misconfigured, and a repeated request 409.
+// Outer middlewares do not see the error of a handler. fasthttp does not notice that a client
+// leaves: its request waits on, and its handler runs. In an app with StreamRequestBody, the body is
+// read before the lock is taken, and one longer than BodyLimit gets 413. fasthttp forgets the bytes
+// of a multipart form: NewIdempotency compares its fields, and the headers and sizes of its files.
+// A key of the body needs JSON without a Content-Encoding, which c.Body would decode. A query
+// parameter, a header or a cookie with several different values is refused, because c.Query and
+// c.Bind().Query read different ones; c.Bind().All fills a field from the first source that has its
+// name. App.Use does not know the parameters of a route: register a lock at its route, or use
+// [FromRules]. Do not use the middleware timeout in a guarded route, because the handler goes on
+// without its lock, nor c.End, which replies before the lock is released: httplock.WithWait and the
+// Rule's EndAfter limit the wait and the work.
+//
+// To shut down, call Drain of the Locker beside app.ShutdownWithContext, then Close of the Locker.
 package fiberlock
 
 import (
-	"context"
-	"io"
+	"maps"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -14,37 +38,24 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// New returns a handler that runs the handlers after it under the lock that k names. In the line
-// of a route, call [MustNew]:
+// New returns a handler that runs the handlers after it under the lock that k names. A request
+// waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409, and 503 while Redis does
+// not answer. The error says which argument is wrong. In the line of a route, call [MustNew]:
 //
 //	app.Post("/orders/:id/ship", fiberlock.MustNew(l, "order:{param.id|int}"), ship)
-//
-// A request waits for at most 5 s ([httplock.WithWait]). Then it is refused: 409 with Retry-After,
-// and 503 while Redis does not answer. New returns an error, with advice in the text, if l is nil,
-// or if k or an option is invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) (fiber.Handler, error) {
-	lock, err := httplock.New(l, k, ofFiber(opts)...)
-	if err != nil {
-		return nil, err
-	}
-	return handler(lock), nil
+	return handler(httplock.New(l, k, ofFiber(opts)...))
 }
 
-// MustNew is [New] for the line of a route, which has no place for an error: it panics with the
-// text of the error.
+// MustNew is [New] for the line of a route: it panics with the text of the error.
 func MustNew(l locker.Locker, k httplock.Key, opts ...httplock.Option) fiber.Handler {
 	return framework.Must(New(l, k, opts...))
 }
 
 // NewIdempotency returns a handler that runs a request with an Idempotency-Key once, and answers
-// repeated requests with the same response. scope identifies the owner of the keys, such as
-// "{claim.sub}". See [httplock.NewIdempotency]. The error is as with [New].
+// repeated requests with the same response; see [httplock.NewIdempotency].
 func NewIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (fiber.Handler, error) {
-	lock, err := httplock.NewIdempotency(l, store, scope, ofFiber(opts)...)
-	if err != nil {
-		return nil, err
-	}
-	return handler(lock), nil
+	return handler(httplock.NewIdempotency(l, store, scope, ofFiber(opts)...))
 }
 
 // MustIdempotency is [NewIdempotency] for the line of a route: it panics as [MustNew] does.
@@ -52,37 +63,74 @@ func MustIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Ke
 	return framework.Must(NewIdempotency(l, store, scope, opts...))
 }
 
+// handler returns the handler of Fiber for a middleware of httplock.
+func handler(lock func(http.Handler) http.Handler, err error) (fiber.Handler, error) {
+	if err != nil {
+		return nil, err
+	}
+	return serve(lock(framework.Resume)), nil
+}
+
 // FromContext returns the lease under which c's handler runs; see [httplock.FromContext].
 func FromContext(c fiber.Ctx) (*locker.Lease, bool) {
 	return httplock.FromContext(new(http.Request).WithContext(c.Context()))
 }
 
-// Ctx returns the Fiber context of a request. Use it in functions of options, because httplock
-// calls these functions with the request:
-//
-//	httplock.WithClaims(func(r *http.Request) map[string]any {
-//		return fiberlock.Ctx(r).Locals("claims").(jwt.MapClaims)
-//	})
-func Ctx(r *http.Request) fiber.Ctx { return visitOf(r).c }
+// Ctx returns the Fiber context of a request, for functions such as that of httplock.WithClaims.
+func Ctx(r *http.Request) fiber.Ctx { return framework.Carried[*visit](r).c }
 
-type outcomeKey struct{}
+// A Guard has the locks of Rules. [FromRules] makes a Guard. A Guard is safe for concurrent use.
+type Guard struct{ guard *httplock.Guard }
 
-// Outcome returns the Problem of a request whose handler was not run, ran without its lock or lost
-// it, or whose response was not stored. For other requests it returns false. Use it in middlewares
-// that log after the handler.
-func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
-	p, ok := c.Locals(outcomeKey{}).(*httplock.Problem)
-	return p, ok
+// FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
+// such as "POST /orders/:id". opts apply to all Rules. The error has a line for each wrong Rule.
+func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
+	guard, err := httplock.FromRules(l, rules, ofFiber(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return &Guard{guard}, nil
+}
+
+// Handle registers handlers for a route, such as "POST /orders/:id", under the lock of its Rule if
+// it has one. For a group of routes, write the paths of the Rules without the group's prefix.
+func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Handler) {
+	method, path, _ := strings.Cut(strings.Join(strings.Fields(route), " "), " ")
+	method = strings.ToUpper(method)
+	var chain []any
+	if locked := g.guard.Wrap(method+" "+path, framework.Resume); locked != framework.Resume {
+		chain = append(chain, serve(locked))
+	}
+	for _, h := range handlers {
+		chain = append(chain, h)
+	}
+	router.Add([]string{method}, path, chain[0], chain[1:]...)
+}
+
+// Validate returns an error that names the Rules which guard no route, when all are registered.
+func (g *Guard) Validate() error { return g.guard.Validate() }
+
+// Unguarded returns routes that were registered by Handle and have no Rule, although their method
+// can change data. A route whose Rule has NoLock is not returned.
+func (g *Guard) Unguarded() []string { return g.guard.Unguarded() }
+
+var parameter = regexp.MustCompile(`:(\w+)|([*+])`)
+
+// params returns the names of the parameters of a path such as "/orders/:id<int>/files/*".
+func params(path string) (names []string) {
+	for _, m := range parameter.FindAllStringSubmatch(path, -1) {
+		names = append(names, m[1]+m[2])
+	}
+	return names
 }
 
 // ofFiber returns the options for Fiber, followed by the user's options.
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithFramework(reader),
-		httplock.WithObserve(func(r *http.Request, p *httplock.Problem) { Ctx(r).Locals(outcomeKey{}, p) }),
 		httplock.WithSuccess(func(r *http.Request, _ int) bool {
-			v := visitOf(r)
-			return v.ran && v.err == nil && v.c.Response().StatusCode() < http.StatusBadRequest
+			v := framework.Carried[*visit](r)
+			return v.err == nil && v.c.Response().StatusCode() < http.StatusBadRequest
 		}),
 	}, opts...)
 }
@@ -102,158 +150,59 @@ var reader = framework.Reader{
 	Unused: "no route was registered by Handle; correct its name, or register the route",
 }
 
-// visit is one request on its way through httplock, which does not know Fiber. A visit has two
-// roles. It is the request's context, which carries Fiber's context. It is also the handler that
-// httplock calls, and it calls Fiber's handlers.
+// visit is a request in httplock: its context, and the handler that httplock calls.
 type visit struct {
 	framework.Carrier
 	c     fiber.Ctx
-	outer context.Context // of the outer middlewares
-	body  *lazyBody       // nil: fasthttp has read the body
 	reply *reply
-	probe *probe
-	ran   bool
 	err   error // the error that the handlers returned
-	torn  error // the error of a streamed body that could not be held back
 }
 
-func visitOf(r *http.Request) *visit { return framework.Carried[*visit](r) }
-
-// handler returns the handler of Fiber for a middleware of httplock.
-func handler(lock func(http.Handler) http.Handler) fiber.Handler {
-	return serve(lock(framework.Resume))
-}
-
-// serve returns a handler that handles requests with the handler locked, which runs
-// framework.Resume under a lock.
+// serve returns Fiber's handler for locked, which runs framework.Resume under a lock.
 func serve(locked http.Handler) fiber.Handler {
 	return func(c fiber.Ctx) error {
-		v := &visit{c: c, outer: c.Context()}
-		if v.givenUp() {
-			return v.reason()
+		if err := readStream(c); err != nil {
+			c.RequestCtx().SetConnectionClose() // fasthttp would read the rest of the body as a request
+			return err
 		}
-		v.reply = newReply(c.Response())
-		ctx, end := context.WithCancel(v.outer)
-		defer end()
-		v.Carrier = framework.Carrier{Context: ctx, Carried: v}
-		r := v.request()
-		defer func(body io.Closer) { _ = body.Close() }(r.Body)
-		v.probe = newProbe(c.RequestCtx().Conn(), end)
-		defer v.probe.stop()
-		v.handle(locked, r)
-		if v.givenUp() {
-			return v.reason()
-		}
-		if v.body != nil && !v.ran && !v.body.whole {
-			// Otherwise fasthttp would read the rest of the body as the next request.
-			c.RequestCtx().SetConnectionClose()
-		}
-		if v.torn != nil {
-			v.reply = &reply{header: v.reply.before, status: http.StatusInternalServerError}
-		}
+		v := &visit{c: c, reply: newReply(c.Response())}
+		v.Carrier = framework.Carrier{Context: c.Context(), Carried: v}
+		locked.ServeHTTP(v.reply, requestOf(c).WithContext(v))
 		v.reply.send(c.Response())
-		if v.torn != nil {
-			v.fail(v.torn)
-		}
-		if _, refused := Outcome(c); refused && v.reply.Written() {
-			c.RequestCtx().Hijack(nil) // the client gets the Problem, and no hijacked connection
-		}
 		return nil
 	}
 }
 
-// givenUp reports whether a middleware may write the reply now in another goroutine, as Fiber's
-// timeout does. It replies when its context ends, and marks c as abandoned a moment later. If the
-// handlers have succeeded, only the mark counts: they have written their response already.
-func (v *visit) givenUp() bool {
-	return v.c.IsAbandoned() || v.outer.Err() != nil && (!v.ran || v.err != nil)
-}
-
-// reason is the error for outer middlewares when fiberlock itself writes no reply.
-func (v *visit) reason() error {
-	if v.err != nil {
-		return v.err
-	}
-	if p, refused := Outcome(v.c); refused && !v.ran {
-		return fiber.NewError(p.Status, p.Title)
-	}
-	return fiber.ErrRequestTimeout
-}
-
-// handle calls locked. It ends the panic of ServeHTTP, because fasthttp has no panic that aborts a
-// reply.
-func (v *visit) handle(locked http.Handler, r *http.Request) {
-	defer func() {
-		if v.torn == nil {
-			return
-		}
-		if p := recover(); p != nil && p != http.ErrAbortHandler {
-			panic(p)
-		}
-	}()
-	locked.ServeHTTP(v.reply, r)
-}
-
-// ServeHTTP runs Fiber's handlers with a context that ends with the lock. If httplock holds the
-// response back, ServeHTTP copies the response to w. If the handlers have streamed a body that
-// fails midway, ServeHTTP panics: then httplock sends and stores nothing of the response. fasthttp
-// does not read the stream for a HEAD request, so there the stream cannot fail.
+// ServeHTTP runs Fiber's handlers with a context that ends with the lock. If httplock stores the
+// response, ServeHTTP copies it to w.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v.probe.stop()
-	v.ran = true
-	v.err = v.next(r)
-	if v.givenUp() { // the work has no response that could be stored
-		v.err = v.reason()
-		return
-	}
-	if v.err != nil {
-		v.fail(v.err)
-	}
-	if v.direct(w) {
-		return
-	}
-	if err := copyTo(w, v.c.Response()); err != nil && !v.c.RequestCtx().IsHead() {
-		v.torn = err
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// fail lets the ErrorHandler of the app write the reply to an error.
-func (v *visit) fail(err error) {
-	if err := v.c.App().ErrorHandler(v.c, err); err != nil {
+	if v.err = v.next(r); v.err != nil && v.c.App().ErrorHandler(v.c, v.err) != nil {
 		v.c.Status(fiber.StatusInternalServerError)
+	}
+	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
+		w = u.Unwrap()
+	}
+	resp := v.c.Response()
+	switch {
+	case w == http.ResponseWriter(v.reply): // not stored
+	case resp.IsBodyStream() || resp.StatusCode() == fiber.StatusSwitchingProtocols:
+		v.reply.past = resp.StatusCode()
+	default:
+		maps.Copy(w.Header(), headerOf(resp))
+		w.WriteHeader(resp.StatusCode())
+		_, _ = w.Write(resp.Body()) // httplock itself reports a response that is too long
 	}
 }
 
 // next calls Fiber's next handlers with r's context.
 func (v *visit) next(r *http.Request) error {
-	if err := v.handBack(r); err != nil {
-		return err
-	}
 	before := v.c.Context()
 	v.c.SetContext(r.Context())
-	restore := func() { v.c.SetContext(before) }
-	defer func() {
-		if !v.c.IsAbandoned() { // otherwise a handler may still use c
-			restore()
-		}
-	}()
-	if encodings := v.c.Get(fiber.HeaderAcceptEncoding); encodings != "" && r.Header.Get(fiber.HeaderAcceptEncoding) == "" {
-		encodings = strings.Clone(encodings)
-		v.c.Request().Header.Del(fiber.HeaderAcceptEncoding) // httplock has removed it, so that the stored response is not compressed
-		restore = func() {
-			v.c.SetContext(before)
-			v.c.Request().Header.Set(fiber.HeaderAcceptEncoding, encodings)
-		}
+	defer v.c.SetContext(before)
+	// httplock has removed this header where it stores the response, which must not be compressed.
+	if encodings := strings.Clone(v.c.Get(fiber.HeaderAcceptEncoding)); encodings != r.Header.Get(fiber.HeaderAcceptEncoding) {
+		v.c.Request().Header.Del(fiber.HeaderAcceptEncoding)
+		defer v.c.Request().Header.Set(fiber.HeaderAcceptEncoding, encodings)
 	}
 	return v.c.Next()
-}
-
-// direct reports whether w is the reply itself. Otherwise w is a writer with which httplock holds
-// back the response.
-func (v *visit) direct(w http.ResponseWriter) bool {
-	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
-		w = u.Unwrap()
-	}
-	return w == http.ResponseWriter(v.reply)
 }

@@ -9,7 +9,6 @@ require (
 	github.com/gofiber/utils/v2 v2.0.2
 	github.com/latchkit/latchkit v0.0.0-00010101000000-000000000000
 	github.com/valyala/fasthttp v1.69.0
-	golang.org/x/sys v0.41.0
 )
 
 require (
@@ -27,5 +26,6 @@ require (
 	go.uber.org/atomic v1.11.0 // indirect
 	golang.org/x/crypto v0.48.0 // indirect
 	golang.org/x/net v0.50.0 // indirect
+	golang.org/x/sys v0.41.0 // indirect
 	golang.org/x/text v0.34.0 // indirect
 )

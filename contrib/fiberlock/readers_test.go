@@ -2,7 +2,6 @@ package fiberlock_test
 
 import (
 	"bytes"
-	"compress/flate"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/gofiber/fiber/v3"
-	"github.com/valyala/fasthttp"
 
 	"github.com/latchkit/latchkit/contrib/fiberlock"
 	"github.com/latchkit/latchkit/httplock"
@@ -92,7 +90,7 @@ func TestAPartWithDifferentValuesIsRefused(t *testing.T) {
 	}
 }
 
-// c.Body decodes the body as the header Content-Encoding says.
+// c.Body decodes the body as the header Content-Encoding says, and c.BodyRaw does not.
 func TestAKeyOfTheBodyIsWhatFiberReads(t *testing.T) {
 	type article struct {
 		Sku string `json:"sku"`
@@ -104,20 +102,17 @@ func TestAKeyOfTheBodyIsWhatFiberReads(t *testing.T) {
 		}
 		return to.Sku
 	})
-	var zipped, deflated bytes.Buffer
+	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)
 	_, _ = io.WriteString(z, `{"sku":"pen"}`)
 	_ = z.Close()
-	d, _ := flate.NewWriter(&deflated, 1)
-	_, _ = io.WriteString(d, `{"sku":"pen"}`)
-	_ = d.Close()
 	for _, tc := range []struct {
 		head, body string
 		ran        bool
 	}{
 		{"Content-Type: application/json", `{"sku":"pen"}`, true},
 		{"Content-Type: application/vnd.api+json", `{"sku":"pen"}`, true},
-		{"Content-Type: application/json\r\nContent-Encoding: gzip", zipped.String(), true},
+		{"Content-Type: application/json\r\nContent-Encoding: gzip", zipped.String(), false},
 		{"Content-Type: application/json\r\nContent-Encoding: gzip", `{"sku":"pen"}`, false},
 		{"Content-Type: application/json\r\nContent-Encoding: x", `{"sku":"pen"}`, false},
 		{"X-No-Type: 1", `{"sku":"pen"}`, false},
@@ -178,41 +173,6 @@ func TestACompressedFormIsNotDecodedBeforeTheLock(t *testing.T) {
 	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > size/4 {
 		t.Errorf("a request of %d bytes has used %d bytes of memory", len(sent), n)
-	}
-}
-
-// c.Body decodes a body without a limit, so a short body for a key could take all of the memory
-// before it is refused.
-func TestACompressedBodyIsDecodedUpToWithMaxBody(t *testing.T) {
-	const size = 64 << 20
-	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "stock:{body.sku}", httplock.WithMaxBody(1000)), func(c fiber.Ctx) error {
-		return c.Send(c.Body())
-	})
-	for _, twice := range []bool{false, true} {
-		for n, want := range map[int]int{990: http.StatusOK, 1000: http.StatusRequestEntityTooLarge, size: http.StatusRequestEntityTooLarge} {
-			sent := fasthttp.AppendGzipBytes(nil, []byte(`{"sku":"`+strings.Repeat("a", n)+`"}`))
-			encoding := "gzip"
-			if twice {
-				sent, encoding = fasthttp.AppendBrotliBytes(nil, sent), "gzip, br"
-			}
-			if len(sent) > 1000 {
-				sent = fasthttp.AppendGzipBytes(nil, sent)
-				encoding += ", gzip"
-			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			code, body, _ := s.send(t, "/orders/1", string(sent), "Content-Type", "application/json", "Content-Encoding", encoding)
-			runtime.ReadMemStats(&after)
-			if code != want || code == http.StatusOK && len(body) != n+10 {
-				t.Errorf("%d bytes, %s, %d bytes sent: %d %.100s, want %d", n, encoding, len(sent), code, body, want)
-			}
-			if used := after.TotalAlloc - before.TotalAlloc; used > size/4 {
-				t.Errorf("%s: a request of %d bytes has used %d bytes of memory", encoding, len(sent), used)
-			}
-		}
-	}
-	if code, body, _ := s.send(t, "/orders/1", "no gzip", "Content-Type", "application/json", "Content-Encoding", "gzip"); code != http.StatusBadRequest {
-		t.Errorf("%d %s", code, body)
 	}
 }
 
