@@ -67,7 +67,7 @@ func TestALockerWithItsOwnClientKeepsItsLeasesWhileTheServicesPoolIsExhausted(t 
 
 // trip is the time that a reply needs from a distant server. With a shorter one, the callers of the
 // test would need all of a busy machine's CPU.
-const trip = 100 * time.Millisecond
+const trip = 200 * time.Millisecond
 
 // farConn is a connection to a distant server.
 type farConn struct{ net.Conn }
@@ -91,7 +91,7 @@ func TestTheLockersOwnAcquiresDoNotStarveItsRenewals(t *testing.T) {
 				}
 			})
 			l := onClient(t, client)
-			const ttl, callers = 3 * time.Second, 100 // with a connection for each call, a renewal would wait for callers/2 trips
+			const ttl, callers = 3 * time.Second, 60 // with a connection for each call, a renewal would wait for callers/2 trips
 			kept := acquire(t, l, locker.Rule{Key: "pool:kept", TTL: ttl})
 			traffic, stop := context.WithCancel(t.Context())
 			var under atomic.Int32 // the acquires under way

@@ -122,7 +122,7 @@ func TestSemaphoreAdmitsAtMostNOfAllProcesses(t *testing.T) {
 	if most := inside.most.Load(); most != n {
 		t.Errorf("%d units were in use at once, want %d: no more, and no fewer when 60 callers wait", most, n)
 	}
-	nothingLeftBut(t, server.Client(t))
+	nothingLeftBut(t, server.Client(t), "latchkit:x:") // a waiter whose message came before its answer may leave a tombstone
 }
 
 // Callers of one process that have equal rules do not share permits. They pass their permits on to
