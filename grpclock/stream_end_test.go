@@ -347,7 +347,7 @@ func TestEndAfterEndsAStreamWhoseClientDoesNothing(t *testing.T) {
 					for {
 						if _, err := s.Recv(); err != nil {
 							handled <- err
-							return nil // the handler ignores the error
+							return nil //nolint:nilerr // the handler ignores the error
 						}
 					}
 				},

@@ -3,7 +3,6 @@ package echolock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -87,24 +86,6 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 		}
 		if code, body, _ := send(t, server, "/orders/1", "{}", "Idempotency-Key", "k"); code != 201 || body != "paid" || runs != 2 {
 			t.Errorf("%s, again: %d %q, %d runs", name, code, body, runs)
-		}
-	}
-}
-
-// Echo returns the error of a write, too, although the work is done.
-func TestOnceAStatusIsWrittenItDecides(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
-	for status, again := range map[int]int{http.StatusCreated: http.StatusConflict, http.StatusBadGateway: http.StatusBadGateway} {
-		server := serve(t, echolock.MustNew(l, "d:{param.id}", once), func(c echo.Context) error {
-			return errors.Join(c.String(status, "reply"), errBank)
-		})
-		path := fmt.Sprint("/orders/", status)
-		if code, body, _ := send(t, server, path, "{}"); code != status || body != "reply" {
-			t.Errorf("%d: %d %q", status, code, body)
-		}
-		if code, body, _ := send(t, server, path, "{}"); code != again {
-			t.Errorf("%d, again: %d %q, want %d", status, code, body, again)
 		}
 	}
 }

@@ -116,6 +116,24 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
+// Whatever status the ErrorHandler writes for the error of a handler, its work is not done.
+func TestAnErrorIsAFailureAlsoWithAStatusBelow400(t *testing.T) {
+	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour })
+	runs := 0
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", once), func(fiber.Ctx) error {
+		runs++
+		return fiber.NewError(http.StatusAccepted)
+	})
+	for range 2 {
+		if code, body, _ := s.send(t, "/orders/1", "{}"); code != http.StatusAccepted {
+			t.Errorf("%d %q", code, body)
+		}
+	}
+	if runs != 2 {
+		t.Errorf("%d runs, want 2", runs)
+	}
+}
+
 // fasthttp keeps the parts of a multipart form, and not its bytes.
 func TestARepeatedFormIsTheSameRequest(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -43,7 +43,7 @@ func requestOf(c fiber.Ctx) *http.Request {
 	path, query := from.URI().Path(), from.URI().QueryString()
 	r := &http.Request{
 		Method: c.Method(), RequestURI: string(from.RequestURI()), Host: string(from.Host()),
-		URL:   &url.URL{Path: string(path), RawPath: string(from.URI().PathOriginal()), RawQuery: string(query)},
+		URL:        &url.URL{Path: string(path), RawPath: string(from.URI().PathOriginal()), RawQuery: string(query)},
 		RemoteAddr: c.RequestCtx().RemoteAddr().String(), Header: make(http.Header),
 		Body: io.NopCloser(bytes.NewReader(bodyOf(c))), ContentLength: int64(from.Header.ContentLength()),
 	}
