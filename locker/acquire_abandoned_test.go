@@ -2,7 +2,6 @@ package locker_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -89,11 +88,7 @@ func TestAHangingCallDoesNotHoldUpItsCaller(t *testing.T) {
 func TestAnAbandonedAcquireIsUndoneOnceTheServerAnswers(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		store.LoseReplies(locker.OpAcquire, 1)
-		store.Fail(locker.OpRelease, errors.New("EOF"))
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
-		wantErr(t, err, "a", locker.ErrUnavailable)
-		wantNot(t, err, locker.ErrBusy)
+		wantNot(t, loseAcquire(t, l, store, locker.Rule{Key: "a"}), locker.ErrBusy)
 		time.Sleep(5 * time.Second)
 		if store.Len() != 1 {
 			t.Fatal("positive control: the lost acquire should still hold the key")

@@ -122,15 +122,17 @@ func (a *acquisition) handleError(err error) error {
 }
 
 // handleNoAnswer handles err, the error of a call without an answer. It returns nil if the caller
-// may ask again. With NoWait, the caller may not ask again. A waiter that has seen a holder may
-// always ask again. A waiter that has seen no holder may ask again until unansweredFor has passed.
-// During a move of the key's data to another server, it may also ask again after that.
+// may ask again. A waiter that has seen a holder may always ask again. A caller that has seen no
+// holder may ask again until unansweredFor has passed, also with NoWait, because then nobody knows
+// whether there is a holder. During a move of the key's data to another server, a waiter may also
+// ask again after that.
 func (a *acquisition) handleNoAnswer(err error) error {
 	a.waiting.failure = err
 	if a.cohort != nil {
 		a.caller.engine.cohorts.noteFailure(a)
 	}
-	if a.waiting.busySince.IsZero() && a.caller.overdue() && !errors.Is(err, store.ErrMoving) || a.caller.rule.Wait == NoWait {
+	moves := errors.Is(err, store.ErrMoving) && a.caller.rule.Wait != NoWait
+	if a.waiting.busySince.IsZero() && a.caller.overdue() && !moves {
 		return a.fail(asUnavailable(err), 0)
 	}
 	return nil
@@ -139,8 +141,8 @@ func (a *acquisition) handleNoAnswer(err error) error {
 // overdue reports whether the caller has waited too long for the first answer.
 func (c *caller) overdue() bool {
 	bound := unansweredFor
-	if c.rule.Wait != 0 {
-		bound = min(bound, max(c.rule.Wait, 0))
+	if c.rule.Wait > 0 {
+		bound = min(bound, c.rule.Wait)
 	}
 	return time.Since(c.began) >= bound
 }

@@ -130,13 +130,23 @@ func TestCloseWithAnEndedContextFailsOnlyIfSomethingIsLeft(t *testing.T) {
 	}
 }
 
+// loseAcquire asks for a lock, whose grant is lost. Its undo fails from then on. The result is the
+// error of the acquire.
+func loseAcquire(t *testing.T, l *locker.Engine, store *lockertest.Memory, rule locker.Rule) error {
+	t.Helper()
+	rule.Wait = locker.NoWait
+	store.LoseReplies(locker.OpAcquire, 1000)
+	store.Fail(locker.OpRelease, errors.New("EOF"))
+	_, err := l.Acquire(t.Context(), rule)
+	wantErr(t, err, rule.Key, locker.ErrUnavailable)
+	store.LoseReplies(locker.OpAcquire, 0)
+	return err
+}
+
 func TestCloseFinishesUndos(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l, _ := locker.NewFromStore(store)
-		store.LoseReplies(locker.OpAcquire, 1)
-		store.Fail(locker.OpRelease, errors.New("EOF"))
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
-		wantErr(t, err, "a", locker.ErrUnavailable)
+		_ = loseAcquire(t, l, store, locker.Rule{Key: "a"})
 		time.AfterFunc(3*time.Second, func() { store.Fail(locker.OpRelease, nil) })
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
@@ -150,10 +160,7 @@ func TestCloseFinishesUndos(t *testing.T) {
 func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l, _ := locker.NewFromStore(store)
-		store.LoseReplies(locker.OpAcquire, 1)
-		store.Fail(locker.OpRelease, errors.New("EOF"))
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
-		wantErr(t, err, "a", locker.ErrUnavailable)
+		_ = loseAcquire(t, l, store, locker.Rule{Key: "a"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()

@@ -25,8 +25,9 @@ type Locker interface {
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
-// NoWait is a value of [Rule.Wait]. With NoWait, Acquire makes one attempt. If the key is held, the
-// error is [ErrBusy].
+// NoWait is a value of [Rule.Wait]. With NoWait, Acquire does not wait for a holder: if the key is
+// held, the error is [ErrBusy]. Like a call with a Wait, it repeats a question that the server does
+// not answer, for at most 1 s.
 const NoWait time.Duration = -1
 
 // DefaultTTL is a lease's time to live when neither the Rule nor [WithTTL] sets another.
@@ -51,7 +52,7 @@ type Rule struct {
 	// the next holder waits until this time is over. The lease is renewed while it is held.
 	// Default: the Locker's TTL, which is 30 s without [WithTTL].
 	TTL time.Duration
-	// Wait is the longest time to wait for the lock; NoWait: one attempt. Without a Wait, a call
+	// Wait is the longest time to wait for a holder; NoWait: do not wait. Without a Wait, a call
 	// waits as long as its caller's context allows; an adapter that answers a client limits the
 	// wait to 5 s; a worker does not wait but puts the task off. If the server gives no answer at
 	// all, Acquire repeats its question for at most 1 s, and then fails with ErrUnavailable. It
@@ -227,7 +228,7 @@ func (c *config) resolve(r Rule) (Rule, error) {
 		return r, fmt.Errorf("%w: Mode %d is neither Exclusive nor Shared", ErrInvalidRule, r.Mode)
 	}
 	if r.Wait < 0 && r.Wait != NoWait {
-		return r, fmt.Errorf("%w: Wait is %v; use NoWait for one attempt, or 0 to wait until ctx is done", ErrInvalidRule, r.Wait)
+		return r, fmt.Errorf("%w: Wait is %v; use NoWait to wait for no holder, or 0 to wait until ctx is done", ErrInvalidRule, r.Wait)
 	}
 	if err := c.resolveUnits(&r); err != nil {
 		return r, err

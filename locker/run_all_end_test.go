@@ -132,9 +132,13 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		store.LoseReplies(locker.OpAcquire, 1)
 		rules := rulesOf("a", "b")
 		rules[1].Wait = locker.NoWait
+		store.LoseReplies(locker.OpAcquire, 2) // the server has granted both, and says so to the same tokens
+		if err := locker.RunAll(t.Context(), l, rules, nothing); err != nil {
+			t.Fatal(err)
+		}
+		store.LoseReplies(locker.OpAcquire, 1000)
 		err := locker.RunAll(t.Context(), l, rules, mustNotRun(t))
 		wantErr(t, err, "b", locker.ErrUnavailable)
 		wantNot(t, err, locker.ErrBusy)

@@ -86,6 +86,16 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	// The call may continue after this function has returned, so these acquisitions are not
 	// recycled.
 	grants, failure, err := j.ask(g)
+	for asked := j.sentAt; err == nil && failure != nil && j.asksAgain(failure, asked); {
+		time.Sleep(jointPause) //nolint:forbidigo // shorter than the 250 ms by which a caller may be late
+		j.unclear, j.sentAt = true, time.Now()
+		for _, a := range all {
+			a.ticket.token.endCall(callLost)
+			a.ticket.token.ask()
+			a.waiting.calls++
+		}
+		grants, failure, err = j.ask(g)
+	}
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
@@ -122,6 +132,22 @@ type joint struct {
 	claims []store.Claim
 	began  time.Time // when the RunAll began
 	sentAt time.Time
+
+	unclear bool // a call has ended without an answer, so the tokens may hold leases, now or later
+}
+
+// jointPause is the pause before a question without an answer is repeated.
+const jointPause = 20 * time.Millisecond
+
+// asksAgain reports whether a question that has ended with failure, without an answer, is repeated
+// with the same tokens. This is for callers with NoWait, for unansweredFor since the first question
+// was asked. With other tokens they would be refused because of their own leases. A caller that
+// waits asks with other tokens.
+func (j *joint) asksAgain(failure error, asked time.Time) bool {
+	if _, refused := errors.AsType[*store.Refusal](failure); refused || time.Since(asked) >= unansweredFor {
+		return false
+	}
+	return slices.ContainsFunc(j.all, func(a *acquisition) bool { return a.caller.rule.Wait == NoWait })
 }
 
 // prepare adds the claim of a, which wants one of the keys.
@@ -199,9 +225,14 @@ func (j *joint) undo(failure error) (err error) {
 	return err
 }
 
-// forget drops the tokens, which hold nothing.
+// forget drops the tokens, which hold nothing after the last question. If an earlier question had
+// no answer, they are undone.
 func (j *joint) forget() {
 	for _, a := range j.all {
+		if j.unclear {
+			a.ticket.token.endCall(callLost)
+			a.ticket.giveBack(a.caller.engine)
+		}
 		a.own = ticket{holder: a.ticket.holder, place: a.ticket.place}
 		a.ticket = &a.own
 	}
