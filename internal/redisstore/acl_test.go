@@ -280,7 +280,8 @@ func TestTheACLLineWorksWhenPasted(t *testing.T) {
 }
 
 // When the ACL forbids a command inside a script, the server's reply does not begin with NOPERM.
-// The error names the ACL all the same, whichever command was forbidden.
+// The error names the ACL all the same, whichever command was forbidden. Where all scripts are
+// forbidden, it also names the Locker that needs none.
 func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -293,6 +294,9 @@ func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 		_, err := locktest.Semaphore(t, server.Client(t, as), 2).Acquire(t.Context(), locker.Rule{Key: command})
 		wantErr(t, err, command, locker.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "ACL forbids") {
+			t.Errorf("without %s: %v", command, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "locker.NewScriptless") != (command == "eval") {
 			t.Errorf("without %s: %v", command, err)
 		}
 	}

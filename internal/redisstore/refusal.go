@@ -56,7 +56,7 @@ func refusedBy(code string, err error) error {
 	case "OOM":
 		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
-		return forbiddenError(err)
+		return &store.Refusal{Err: forbidden(err)}
 	case "MISCONF":
 		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
 	case "NOREPLICAS":
@@ -69,7 +69,7 @@ func refusedBy(code string, err error) error {
 		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
 	case code != "ERR": // below
 	case forbiddenInScript(err.Error()):
-		return forbiddenError(err)
+		return &store.Refusal{Err: forbidden(err)}
 	default:
 		return &store.Refusal{Err: withAdvice(err)}
 	}
@@ -82,8 +82,12 @@ func forbiddenInScript(text string) bool {
 	return strings.Contains(text, "The user executing the script can't") || strings.Contains(text, "ACL failure in script")
 }
 
-func forbiddenError(err error) error {
-	return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)}
+// forbidden adds to err, a refusal of the server's ACL, what to do.
+func forbidden(err error) error {
+	if text := strings.ToLower(err.Error()); strings.Contains(text, "'eval") { // also evalsha
+		return fmt.Errorf("the server's ACL forbids the scripts of locks; allow the commands that docs/operations.md lists, or use locker.NewScriptless, which needs no scripts (%w)", err)
+	}
+	return fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)
 }
 
 // withAdvice adds to err, a refusal without a code, what to do when the server does not have all of

@@ -86,6 +86,8 @@ func TestARefusalSaysWhatToDo(t *testing.T) {
 		"MOVED 3999 127.0.0.1:6381":                                                                                                 "*redis.ClusterClient",
 		"ERR max number of clients reached":                                                                                         "maxclients",
 		"NOPERM this user has no permissions to access one of the keys used as arguments":                                           "docs/operations.md",
+		"NOPERM this user has no permissions to run the 'eval' command":                                                             "docs/operations.md lists, or use locker.NewScriptless",
+		"NOPERM this user has no permissions to run the 'evalsha' command or its subcommand":                                        "docs/operations.md lists, or use locker.NewScriptless",
 		"ERR The user executing the script can't run this command or subcommand script: abc":                                        "docs/operations.md",
 		"ERR ACL failure in script: User locks has no permissions to run the 'time' command script: abc":                            "docs/operations.md",
 		"ERR unknown command 'eval', with args beginning with: ":                                                                    "locker.NewScriptless",
