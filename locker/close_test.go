@@ -171,6 +171,47 @@ func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 	})
 }
 
+// The context of Close has no deadline, as in a program that defers Close, and the server is gone
+// for good.
+func TestCloseWithoutADeadlineEndsThoughTheServerIsGone(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, _ := locker.NewFromStore(store)
+		_ = loseAcquire(t, l, store, locker.Rule{Key: "a", TTL: time.Hour})
+		ran := make(chan struct{})
+		go func() {
+			_ = locker.Run(t.Context(), l, locker.Rule{Key: "b"}, func(context.Context) error {
+				close(ran)
+				time.Sleep(time.Minute)
+				return nil
+			})
+		}()
+		<-ran
+		start := time.Now()
+		if err := l.Close(t.Context()); !errors.Is(err, locker.ErrUnavailable) || !strings.Contains(err.Error(), "releases that the server has not answered") {
+			t.Error(err)
+		}
+		checkElapsed(t, start, time.Minute+5*time.Second, 3*time.Second) // Run waits for its release, too
+	})
+	t.Parallel()
+	server := redistest.Start(t)
+	l, err := locker.Open("redis://" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := acquire(t, l, locker.Rule{Key: "order:42"})
+	server.Pause()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := lease.Release(ctx); err == nil {
+		t.Fatal("positive control: a server that stands still has answered")
+	}
+	start := time.Now()
+	err = l.Close(t.Context())
+	if took := time.Since(start); !errors.Is(err, locker.ErrUnavailable) || took > 6*time.Second+slack {
+		t.Errorf("after %v: %v", took, err)
+	}
+}
+
 func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l, _ := locker.NewFromStore(store)

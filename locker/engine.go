@@ -160,13 +160,16 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
 // returned, their leases are released and unclear calls are undone. It waits at most until ctx
-// ends, or for 50 ms if ctx ends earlier. While Close waits, the leases are renewed. A key that is
+// ends, or for 50 ms if ctx ends earlier. If ctx has no deadline, Close waits for the functions of
+// Run as long as they need, and then for answers of the server for at most 5 s, because the server
+// may be gone for good. While Close waits, the leases are renewed. A key that is
 // still held after Close stays locked until its TTL is over. Leases that were taken with Acquire
 // may be released after Close, except on a Locker of Open, whose client Close ends. The client of
 // [Open] is closed. Any other client belongs to the caller and stays open.
 //
-// If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
-// for the first Close, and returns the same error.
+// If something was left when the wait ended, the error says what. It is the error of ctx, or
+// ErrUnavailable after these 5 s. A second Close waits for the first Close, and returns the same
+// error.
 func (e *Engine) Close(ctx context.Context) error {
 	if typednil.Is(ctx) {
 		return errNil(OpClose, "", "context", "the one that limits how long Close waits")
@@ -201,7 +204,15 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	await(ctx, "calls of Acquire", e.acquires.Wait)
 	await(ctx, "functions of Run", e.runs.Wait)
-	await(ctx, "releases", e.departures.tasks.Wait)
+	answers := ctx
+	if _, limited := ctx.Deadline(); !limited {
+		limit, cancel := context.WithTimeout(ctx, closeWaitsForAnswers)
+		defer cancel()
+		timer := time.AfterFunc(closeWaitsForAnswers, stop)
+		defer timer.Stop()
+		answers = limit
+	}
+	await(answers, "releases", e.departures.tasks.Wait)
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
@@ -221,11 +232,14 @@ func (e *Engine) Close(ctx context.Context) error {
 		_ = e.owned.Close() // it only closes sockets, which leaves nothing to do
 	}
 	if err != nil {
-		err = cmp.Or(ctx.Err(), err)
+		err = cmp.Or(ctx.Err(), fmt.Errorf("%w: no answer within %v", ErrUnavailable, closeWaitsForAnswers))
 		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
 	}
 	return e.closure.err
 }
+
+// closeWaitsForAnswers is how long Close waits for answers of the server if its ctx has no deadline.
+const closeWaitsForAnswers = 5 * time.Second
 
 // atLeastAMoment returns a context that ends with ctx, but not before a moment has passed. What
 // ends at once has ended by then. So a Close whose ctx has ended already, for example by a signal,
