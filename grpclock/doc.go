@@ -118,14 +118,14 @@
 // drain the Locker while the server stops, and close the Locker:
 //
 //	drained := make(chan error, 1)
-//	go func() { drained <- l.Drain(ctx) }() // handlers that hold a lock finish; other calls get UNAVAILABLE
-//	server.GracefulStop()                   // sends a GOAWAY at once, and then the last replies
+//	go func() { drained <- l.Drain(ctx) }() // calls that wait or come later get UNAVAILABLE
+//	server.GracefulStop()                   // sends a GOAWAY at once; handlers finish
 //	err := errors.Join(<-drained, l.Close(ctx))
 //
 // If GracefulStop began after Drain, refused clients would come back over their connections to this
-// process. GracefulStop alone would wait for all calls in the queues of the locks. Close alone would
-// end the contexts of handlers that hold a lock. During Drain, a stream that holds a lock may go on
-// until ctx ends.
+// process. GracefulStop alone would wait for all calls in the queues of the locks. Close alone
+// would end the contexts of handlers that hold a lock. During Drain, a stream that holds a lock may
+// go on until ctx ends.
 //
 // # Leases across calls
 //

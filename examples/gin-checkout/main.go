@@ -71,8 +71,8 @@ func serve(listen, url string) error {
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// During Drain, requests that hold a lock finish, and all others get 503. A program behind a
-		// load balancer makes its readiness probe fail first, and waits until that is noticed.
+		// During Drain, requests that hold a lock finish, and all others get 503. A program behind
+		// a load balancer makes its readiness probe fail first, and waits until that is noticed.
 		drained := make(chan error, 1)
 		go func() { drained <- s.locker.Drain(ctx) }()
 		shutDown <- errors.Join(server.Shutdown(ctx), <-drained, s.locker.Close(ctx))

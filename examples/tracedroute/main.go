@@ -62,8 +62,8 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// During Drain, requests that hold a lock finish, and all others get 503. A program behind a
-		// load balancer makes its readiness probe fail first, and waits until that is noticed.
+		// During Drain, requests that hold a lock finish, and all others get 503. A program behind
+		// a load balancer makes its readiness probe fail first, and waits until that is noticed.
 		drained := make(chan error, 1)
 		go func() { drained <- l.Drain(ctx) }()
 		shutDown <- errors.Join(server.Shutdown(ctx), <-drained, l.Close(ctx))

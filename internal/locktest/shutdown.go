@@ -53,11 +53,12 @@ func Post(ctx context.Context, c *http.Client, url string) string {
 	return fmt.Sprintf("%s, Retry-After %q", r.Status, r.Header.Get("Retry-After"))
 }
 
-// CheckShutdown stops a server under load: Drain, the server's own shutdown, Close. The server still
-// accepts requests during the Drain, so that newcomers meet it. The function start starts the
-// server. Its handler, under the lock of the request's key, calls work and fails if work does. Of 1 000 requests for 50 keys, those that hold
-// their locks when Drain begins are served, although they hold them until all others are answered.
-// Each request that waits then, or that comes during the Drain, is refused.
+// CheckShutdown stops a server under load: Drain, the server's own shutdown, Close. The server
+// still accepts requests during the Drain, so that newcomers meet it. The function start starts the
+// server. Its handler, under the lock of the request's key, calls work and fails if work does. Of
+// 1 000 requests for 50 keys, those that hold their locks when Drain begins are served, although
+// they hold them until all others are answered. Each request that waits then, or that comes during
+// the Drain, is refused.
 func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx context.Context) error) Stopping) {
 	t.Helper()
 	const requests, keys = 1000, 50
