@@ -70,6 +70,7 @@
 //	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
+//	answers-unavailable     503  Idempotency: the store of answers failed; Retry-After
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options

@@ -198,7 +198,11 @@ func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, 
 
 // unguarded runs a request without a lock, because of WithFailOpen.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {
-	m.show(r, unguarded.problem(err))
+	why := unguarded
+	if errors.Is(err, idempotency.ErrStore) {
+		why = unguardedByStore
+	}
+	m.show(r, why.problem(err))
 	m.event(r, eventUnguarded, 0)
 	next.ServeHTTP(out, r)
 }

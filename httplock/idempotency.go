@@ -35,7 +35,7 @@ import (
 //	that was answered before            the same response, with Idempotency-Replayed: true
 //	with the key of another request     422  idempotency-key-reused; see WithFingerprint
 //	whose response was too large        409  already-done
-//	while the Store is unavailable      503  lock-unavailable: nothing was done
+//	while the Store is unavailable      503  answers-unavailable: nothing was done
 //
 // If the client leaves, the handler continues. Its context ends with the lock, and at the latest 1
 // min after the client has left ([WithFinishWithin]). So a retry gets the answer of the finished
@@ -132,7 +132,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.spoiled(out, r, before, err, false)
 	case ran:
 		if err != nil { // the work is done; after a refusal the client would repeat it
-			m.report(r, unrecorded.problem(err))
+			m.report(r, unsaved.problem(err))
 		}
 		if l := lost.Load(); l != nil { // the lock inside has reported it
 			m.send(out, r, l.problem)

@@ -216,9 +216,10 @@ func TestAStoreThatFails(t *testing.T) {
 		load, save error
 		opts       []httplock.Option
 		code       int
+		reply      string
 		runs       int32
 	}{
-		"before":            {load: down, code: 503},
+		"before":            {load: down, code: 503, reply: `"code":"answers-unavailable"`},
 		"before, fail open": {load: down, opts: []httplock.Option{httplock.WithFailOpen()}, code: 201, runs: 1},
 		"after":             {save: down, code: 201, runs: 1}, // the work is done, so its reply must not be replaced
 	} {
@@ -228,10 +229,11 @@ func TestAStoreThatFails(t *testing.T) {
 		store := &faulty{idempotency.NewMemory(), tc.load, tc.save}
 		h := httplock.MustIdempotency(lockertest.NewLocker(t, memory), store, "shop", append(tc.opts, problems(&told))...)(numbered(&runs))
 		w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k")
-		if w.Code != tc.code || runs.Load() != tc.runs || memory.Len() != 0 {
+		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.reply) || runs.Load() != tc.runs || memory.Len() != 0 {
 			t.Errorf("%s: %d %s, %d runs", name, w.Code, w.Body, runs.Load())
 		}
-		if len(told) != 1 || told[0].Code != httplock.CodeUnavailable || !told[0].Failure() || !errors.Is(told[0], down) {
+		if len(told) != 1 || told[0].Code != httplock.CodeAnswers || !told[0].Failure() || !errors.Is(told[0], down) ||
+			strings.Contains(told[0].Error()+told[0].Title, "lock server") {
 			t.Errorf("%s: the log has %v", name, told)
 		}
 	}

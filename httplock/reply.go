@@ -27,6 +27,7 @@ const (
 	CodeBodyTooLarge   = "body-too-large"
 	CodeKeyReused      = "idempotency-key-reused"
 	CodeUnavailable    = "lock-unavailable"
+	CodeAnswers        = "answers-unavailable"
 	CodeClosed         = "lock-closed"
 	CodeLost           = "lock-lost"
 	CodeMisconfigured  = "lock-misconfigured"
@@ -120,6 +121,7 @@ var replies = []reply{
 	misconfigured(locker.ErrUnsupported),
 	{is: locker.ErrLost, status: http.StatusServiceUnavailable, code: CodeLost, retry: true, failure: true,
 		title: "The lock was lost", detail: "Nothing was done. Try again."},
+	answersUnavailable,
 	unavailable,
 	{is: locker.ErrBusy, code: CodeBusy, retry: true, // WithStatus sets the status
 		title: "The lock is held by another request", detail: "Nothing was done. Try again later."},
@@ -135,14 +137,29 @@ func misconfigured(is error) reply {
 var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
 	title: "The lock server is unavailable", detail: "Nothing was done. Try again later."}
 
-// unrecorded and unguarded are no replies: observers get them beside the reply of the handler. With
-// unrecorded, the handler has run, and it is unknown whether the lock server, or the store, knows
-// it.
+// answersUnavailable is the reply if the store of an idempotent route has failed. It stands before
+// unavailable, because idempotency.ErrStore is also an ErrUnavailable.
+var answersUnavailable = reply{is: idempotency.ErrStore, status: http.StatusServiceUnavailable, code: CodeAnswers, retry: true, failure: true,
+	title: "The store of answers is unavailable", detail: "Nothing was done. Try again later."}
+
+// uncommitted is the reply to a request whose work and answer are stored in one transaction, when
+// the transaction has failed or its outcome is unknown. The client may repeat the request, because
+// it is idempotent.
+var uncommitted = reply{status: http.StatusServiceUnavailable, code: CodeAnswers, retry: true, failure: true,
+	title: "The store of answers is unavailable", detail: "It is unknown whether the request was completed. Repeat it with the same Idempotency-Key."}
+
+// unrecorded, unsaved and unguarded are no replies: observers get them beside the reply of the
+// handler. With unrecorded, the handler has run, and it is unknown whether the lock server knows
+// it; with unsaved, the store does not know it.
 var (
 	unrecorded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
 		title: "The lock server is unavailable", detail: "The request was handled. It is unknown whether this was recorded."}
+	unsaved = reply{status: http.StatusServiceUnavailable, code: CodeAnswers, failure: true,
+		title: "The store of answers is unavailable", detail: "The request was handled. Its response was not stored."}
 	unguarded = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
 		title: "The lock server is unavailable", detail: "The request is handled without a lock."}
+	unguardedByStore = reply{status: http.StatusServiceUnavailable, code: CodeAnswers, failure: true,
+		title: "The store of answers is unavailable", detail: "The request is handled without a lock."}
 )
 
 // escaped is not a reply either: the handler has replied past its own response.
@@ -212,6 +229,8 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
 		with = overtaken
+	case m.commits() && !ofLocker(err):
+		with = uncommitted
 	case m.store == nil:
 		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
 		// written. The handler's reply is sent.
@@ -228,6 +247,18 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 		before.restore(out.Header())
 	}
 	m.send(out, r, p)
+}
+
+// commits reports whether the store commits a response together with the work.
+func (m *middleware) commits() bool {
+	_, ok := m.store.(idempotency.Transactor)
+	return ok
+}
+
+// ofLocker reports whether err is an error of the Locker.
+func ofLocker(err error) bool {
+	_, ok := errors.AsType[*locker.Error](err)
+	return ok
 }
 
 // describing lists the headers that describe a body. If the handler has set them, they do not fit

@@ -52,6 +52,15 @@ var ErrReused = errors.New("the idempotency key belongs to a different request")
 // locker.ErrLost) is true as well.
 var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
 
+// ErrStore means that the Store has failed, so the work was not called. The Locker is not the
+// reason. errors.Is(err, locker.ErrUnavailable) is true as well.
+var ErrStore error = storeFailed{}
+
+type storeFailed struct{}
+
+func (storeFailed) Error() string        { return "the store of answers is unavailable" }
+func (storeFailed) Is(target error) bool { return target == locker.ErrUnavailable }
+
 // A Record is what a Store keeps of one request. Only a [Keeper] knows what the text and the bytes
 // mean. The zero Record stands for no Record.
 type Record struct {

@@ -25,7 +25,8 @@ const (
 //	keeper := idempotency.Keeper{Locker: l, Store: idempotency.NewRedis(client)}
 //
 // A second request waits for the first one until its ctx ends, or for Rule.Wait, and gets the
-// answer of the first. A refused request gets locker.ErrBusy, [ErrReused] or locker.ErrUnavailable.
+// answer of the first. A refused request gets locker.ErrBusy, [ErrReused], locker.ErrUnavailable or
+// [ErrStore].
 type Keeper struct {
 	_ struct{} // keyed literals only
 
@@ -92,8 +93,8 @@ var errFailed = errors.New("the work failed")
 // Keeper.FinishWithin. The context of the work has the values of ctx.
 //
 // Before the work, Do can return the errors of locker.Acquire, [ErrReused] and [ErrOvertaken]. It
-// returns locker.ErrDone when the work was done and its answer was not stored, and
-// locker.ErrUnavailable when the Store fails. After the work, Do returns locker.ErrLost or
+// returns locker.ErrDone when the work was done and its answer was not stored, and [ErrStore] when
+// the Store fails. After the work, Do returns locker.ErrLost or
 // locker.ErrExpired when the lease ended first, and ErrOvertaken when another run of the request
 // has begun. If the answer could not be stored, Do returns [ErrNotStored] together with the answer.
 // If a transaction cannot be committed, Do returns the error of the commit.
@@ -130,7 +131,7 @@ func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return fmt.Errorf("%w: %w", locker.ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", ErrStore, err)
 }
 
 // run is one call of Do.
@@ -154,7 +155,7 @@ func (r *run) judge() (final bool, err error) {
 	case r.seen.Run == "":
 		return false, nil
 	case !ok:
-		return true, fmt.Errorf("%w: %w", locker.ErrUnavailable, exclusive.ErrForeign)
+		return true, fmt.Errorf("%w: %w", ErrStore, exclusive.ErrForeign)
 	case fingerprint != r.fingerprint:
 		return true, ErrReused
 	case r.seen.Open:

@@ -146,6 +146,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 
 	p.awaitAlert("LatchkitUnavailable")
 	p.awaitAlert("LatchkitUnguarded")
+	p.awaitAlert("LatchkitAnswersUnavailable")
 	p.awaitAlert("LatchkitStaleHolder")
 
 	w.fencesRegress()
@@ -210,6 +211,7 @@ func (w *world) traffic() {
 	locktest.Release(w.t, lease)
 	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "order", Result: "replayed"})
 	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "order", Result: "unguarded"})
+	w.l.ObserveRequest(ctx, locker.RequestEvent{Name: "idempotency", Result: "answers_unavailable"})
 	dead := locktest.Single(w.t, locktest.DeadServer(w.t), locker.WithObserver(w.observer))
 	_, err := dead.Acquire(ctx, locker.Rule{Key: "order:3", Wait: locker.NoWait})
 	_ = locktest.WantErr(w.t, err, "order:3", locker.ErrUnavailable)
