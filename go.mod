@@ -5,7 +5,6 @@ go 1.26.0
 require (
 	github.com/bsm/redislock v0.9.4
 	github.com/gin-gonic/gin v1.10.0
-	github.com/goccy/go-yaml v1.15.13
 	github.com/hibiken/asynq v0.26.0
 	github.com/redis/go-redis/v9 v9.22.0
 	go.opentelemetry.io/otel v1.37.0

@@ -17,7 +17,7 @@
 // options, such as httplock.WithWait, and its parts of keys set a lock of ginlock up. Only what
 // needs Gin's context has a name in ginlock.
 //
-// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs the
+// [FromRules] guards many routes by one table, in Go or in JSON, and [Guard.Mount] installs the
 // table. When the program starts, FromRules reports Rules with wrong parameters, and the function
 // that Mount returns reports Rules without a route. [NewIdempotency] stores responses, so that a
 // repeated request gets the stored response and does not run again.

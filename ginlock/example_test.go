@@ -100,7 +100,7 @@ func ExampleFromRules() {
 		log.Fatal(err)
 	}
 	r := gin.New()
-	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from YAML
+	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from JSON
 		"POST /orders/:id/pay": {Key: "order:{param.id|int}", Wait: locker.NoWait, OnceFor: 24 * time.Hour},
 		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id|int}", "stock:{body.items.*.sku|text}"}},
 	})
@@ -137,13 +137,11 @@ func ExampleGuard_Mount() {
 	// ginlock: rule "PUT /baskets/:id": there is no such route; did you mean "POST /baskets/:id"?
 }
 
-// Rules can also be written in YAML.
+// Rules can also stand in a file.
 func ExampleParseRules() {
-	rules, err := ginlock.ParseRules([]byte(`
-POST /orders/:id/pay:
-  key: order:{param.id|int}
-  wait: 250ms
-`))
+	rules, err := ginlock.ParseRules([]byte(`{
+		"POST /orders/:id/pay": {"key": "order:{param.id|int}", "wait": "250ms"}
+	}`))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -136,30 +136,21 @@ func TestARuleWithoutARouteIsFoundAtStartUp(t *testing.T) {
 	}
 }
 
-func TestRulesStandInYAML(t *testing.T) {
+func TestRulesStandInJSON(t *testing.T) {
 	rules, err := ginlock.ParseRules([]byte(`
-# all of our locks
-POST /orders/:id/pay:
-  key: order:{param.id}:{header.X-Tenant}
-  name: pay
-  wait: 250ms
-  ttl: 10s
-  keep-for: 1s
-  end-after: 1m
-  once-for: 24h
-  status: 423
-  fail-open: true
-GET /articles/:slug: {key: "article:{param.slug}", mode: shared, wait: none}
-PUT /articles/:slug: {key: "article:{param.slug}", mode: by-method}
-DELETE /articles/:slug: {key: "article:{param.slug}", mode: exclusive}
-POST /baskets:
-  keys: ["stock:{body.items.*.sku}", "till"]
-  idempotency: "{claim.sub}"
-  lifetime: 1h
-  max-body: 64KiB
-POST /uploads: {key: upload, streamed-body: true, max-body: 100}
-POST /reports: {key: reports, limit: 3, weight: 2}
-POST /visits: {lock: none}
+{
+	"POST /orders/:id/pay": {
+		"key": "order:{param.id}:{header.X-Tenant}", "name": "pay", "wait": "250ms", "ttl": "10s", "keep-for": "1s", "end-after": "1m",
+		"once-for": "24h", "status": 423, "fail-open": true
+	},
+	"GET /articles/:slug": {"key": "article:{param.slug}", "mode": "shared", "wait": "none"},
+	"PUT /articles/:slug": {"key": "article:{param.slug}", "mode": "by-method"},
+	"DELETE /articles/:slug": {"k\u0065y": "article:{param.slug}", "mode": "exclusive", "fail-open": false},
+	"POST /baskets": {"keys": ["stock:{body.items.*.sku}", "till"], "idempotency": "{claim.sub}", "lifetime": "1h", "max-body": "64KiB"},
+	"POST /uploads": {"key": "upload", "streamed-body": true, "max-body": 100},
+	"POST /reports": {"key": "reports", "limit": 3, "weight": 2},
+	"POST /visits": {"lock": "none"}
+}
 `))
 	want := httplock.Rules{
 		"POST /orders/:id/pay": {
@@ -170,31 +161,49 @@ POST /visits: {lock: none}
 		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},
 		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
 		"POST /reports":          {Key: "reports", Limit: 3, Weight: 2},
-		"POST /baskets": {
-			Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
-			MaxBody: 64 << 10,
-		},
-		"POST /uploads": {Key: "upload", StreamedBody: true, MaxBody: 100},
-		"POST /visits":  {NoLock: true},
+		"POST /baskets":          {Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour, MaxBody: 64 << 10},
+		"POST /uploads":          {Key: "upload", StreamedBody: true, MaxBody: 100},
+		"POST /visits":           {NoLock: true},
 	}
 	if err != nil || !reflect.DeepEqual(rules, want) {
 		t.Errorf("%+v, %v, want %+v", rules, err, want)
 	}
+}
+
+// Each mistake is named with its line, and all mistakes of a text together.
+func TestMistakesInJSONAreNamedWithTheirLine(t *testing.T) {
 	for text, says := range map[string][]string{
-		"POST /a: {kee: x}":                                     {"unknown field \"kee\""},
-		"POST /a: {key: x}\nPOST /a: {key: y}":                  {"POST /a", "already defined"},
-		"POST /a: {key: x, wait: soon}":                         {`rule "POST /a": its wait "soon" is no time; write for example 250ms`},
-		"POST /a: {key: x, ttl: -1s}\nGET /b: {key: y, ttl: 5}": {`rule "POST /a": its ttl "-1s" is no time`, `rule "GET /b": its ttl "5" is no time`},
-		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
-		"POST /a: {key: x, wait: 0s}":                           {`its wait is 0; write wait: none to refuse at once`},
-		"POST /a: {key: x, max-body: big}":                      {`its max-body "big" is no size; write for example 65536, 64KiB`},
-		"POST /a: {key: x, lock: some}":                         {`its lock "some" is unknown; write lock: none`},
-		"- POST /a":                                             {"cannot be read"},
-		"POST /a: {key: x, status: many}":                       {"cannot be read"},
+		`{"POST /a": {"kee": "x"}}`:                                          {`line 1: rule "POST /a": the member "kee" is unknown`},
+		`{"POST /a": {"Key": "x"}}`:                                          {`the member "Key" is unknown`},
+		"{\"POST /a\": {\n\"key\": \"x\",\n\n\"kee\": 1}}":                   {`ginlock: line 4: rule "POST /a": the member "kee" is unknown`},
+		"{\"POST /a\": {\"key\": \"x\"},\n\"POST /a\": {}}":                  {`line 2: the table of rules: POST /a has no value`},
+		"{\"POST /a\": {\"key\": \"x\"},\n\"POST \\u002fa\": 1}":             {`line 2: the table of rules: POST /a stands twice; keep one`},
+		"{\"POST /a\": {\"key\": \"x\",\n\"key\": \"x\"}}":                   {`line 2: rule "POST /a": key stands twice; keep one`},
+		"{\"POST /a\": {\"once-for\": \"1h\",\n\"once\\u002dfor\": \"2h\"}}": {`line 2: rule "POST /a": once-for stands twice`},
+		`{"POST /a": {"wait": "soon"}}`:                                      {`its wait "soon" is no time; write for example "250ms", "10s" or "24h", or "none" to refuse at once`},
+		"{\"POST /a\": {\"ttl\": \"-1s\"},\n\"GET /b\": {\"ttl\": 5}}":       {`line 1: rule "POST /a": its ttl "-1s" is no time`, `line 2: rule "GET /b": its ttl 5 is no time; write for example "250ms"`},
+		`{"POST /a": {"once-for": true}}`:                                    {`its once-for true is no time`},
+		`{"POST /a": {"mode": "optimistic"}}`:                                {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
+		`{"POST /a": {"wait": "0s"}}`:                                        {`its wait "0s" is no time; write for example "250ms", "10s" or "24h", or "none" to refuse at once`},
+		`{"POST /a": {"max-body": "big"}}`:                                   {`its max-body "big" is no size; write for example 65536, "64KiB" or "1MiB"`},
+		`{"POST /a": {"max-body": 0}}`:                                       {`its max-body 0 is no size`},
+		`{"POST /a": {"lock": "some"}}`:                                      {`its lock "some" is unknown; write "none"`},
+		`{"POST /a": {"lock": true}}`:                                        {`its lock true is unknown`},
+		`{"POST /a": {"key": 5}}`:                                            {`its key cannot be a number`},
+		`{"POST /a": {"keys": "x"}}`:                                         {`its keys cannot be a string`},
+		`{"POST /a": {"status": "many"}}`:                                    {`its status cannot be a string`},
+		`{"POST /a": {"fail-open": "yes"}}`:                                  {`its fail-open cannot be a string`},
+		`{"POST /a": {"limit": 1.5}}`:                                        {`its limit cannot be a number 1.5`},
+		"\n\n[\"POST /a\"]":                                                  {`line 3: the table of rules is not an object`},
+		`{"POST /a": "order"}`:                                               {`rule "POST /a" is not an object`},
+		"{\"POST /a\": {\"key\": \"x\"}}\n{\"POST /b\": {}}":                 {`line 2: the rules are not JSON`, `after top-level value`},
+		"POST /a:\n  key: x\n":                                               {`line 1: the rules are not JSON, and another format must be converted first`},
+		"{\n\"POST /a\": {\n\"key\": \"x\",\n}}":                             {`line 4: the rules are not JSON`},
+		"{\"POST /a\": {\"key\": \"x\"}":                                     {`the rules are not JSON`, `unexpected end`},
 	} {
 		got, err := ginlock.ParseRules([]byte(text))
-		if err == nil {
-			t.Errorf("%s: %+v", text, got)
+		if err == nil || got != nil {
+			t.Errorf("%s: %+v, %v", text, got, err)
 			continue
 		}
 		for _, s := range says {
@@ -202,48 +211,33 @@ POST /visits: {lock: none}
 				t.Errorf("%s: %v, want %s", text, err, s)
 			}
 		}
+		if n := strings.Count(err.Error(), "ginlock: line "); n != len(says) && !strings.Contains(err.Error(), "not JSON") {
+			t.Errorf("%s: %d mistakes: %v", text, n, err)
+		}
 	}
-	for _, text := range []string{"", "{}", "# nothing but a comment"} {
+	for _, text := range []string{"", " \n", "{}"} {
 		if rules, err := ginlock.ParseRules([]byte(text)); err == nil || !strings.Contains(err.Error(), "there are no rules in the text") {
 			t.Errorf("%q: %v, %v", text, rules, err)
 		}
 	}
 }
 
-// The decoder reads the first document only, so the rules of the others would guard nothing.
-func TestRulesInASecondDocumentAreNotLost(t *testing.T) {
-	const one, two = "POST /a:\n  key: a\n", "POST /b:\n  key: b\n"
-	for _, text := range []string{one + "---\n" + two, "---\n" + one + "...\n" + two, one + "---\n---\n" + two} {
-		rules, err := ginlock.ParseRules([]byte(text))
-		line := fmt.Sprintf("line %d begins a second document; write all rules into one", strings.Count(text, "\n")-1)
-		if err == nil || !strings.Contains(err.Error(), line) {
-			t.Errorf("%q: %v, %v, want %s", text, rules, err, line)
-		}
-	}
-	for _, text := range []string{"---\n" + one + "---\n", one + "...\n", "--- # ours\n" + one + "... # the end\n", "%YAML 1.2\n---\n" + one} {
-		rules, err := ginlock.ParseRules([]byte(text))
-		if err != nil || rules["POST /a"].Key != "a" {
-			t.Errorf("%q: %v, %v", text, rules, err)
-		}
-	}
-}
-
-// A member without a value would have no effect: without once-for, the work is repeated.
-func TestAMemberWithoutAValueIsNotTakenAsLeftOut(t *testing.T) {
-	for _, member := range []string{
-		"once-for:", "once-for: ''", `idempotency: ""`, "limit: ~", "keys: []", "lock: null", "wait: ''", "mode:", "status:",
-		"max-body:", "fail-open:", "name: |", "ttl: &t", "name: !!str ''",
+// An empty member would have no effect: without once-for, the work is repeated.
+func TestAnEmptyMemberIsNotTakenAsLeftOut(t *testing.T) {
+	for _, name := range []string{
+		"key", "keys", "lock", "idempotency", "name", "mode", "wait", "ttl", "keep-for", "end-after", "once-for", "lifetime",
+		"limit", "weight", "status", "fail-open", "streamed-body", "max-body",
 	} {
-		name, _, _ := strings.Cut(member, ":")
-		for _, text := range []string{"POST /a:\n  key: a\n  " + member + "\nPOST /b: {key: b}\n", "# ours\nPOST /b: &b\n  " + member + "\nPOST /a: {key: a}\n"} {
-			rules, err := ginlock.ParseRules([]byte(text))
-			if want := "line 3: " + name + " has no value; write the value, or leave " + name + " out"; err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: %+v, %v, want %s", text, rules, err, want)
+		for _, empty := range []string{"null", `""`, "[]", "{}", "[ \n ]", `" "`} {
+			text := "{\n\"POST /a\": {\n\"" + name + "\": " + empty + ",\n\"key\": \"a\"}}"
+			want := "line 3: rule \"POST /a\": " + name + " has no value; write the value, or leave " + name + " out"
+			if rules, err := ginlock.ParseRules([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %+v, %v, want %s", text, rules, err, want)
 			}
 		}
 	}
-	_, err := ginlock.ParseRules([]byte("POST /a:\nPOST /b: {key: , ttl: soon}\n"))
-	for _, want := range []string{"line 1: POST /a has no value", "line 2: key has no value", `its ttl "soon" is no time`} {
+	_, err := ginlock.ParseRules([]byte("{\"POST /a\": {},\n\"POST /b\": {\"key\": null, \"ttl\": \"soon\"}, \"POST /c\": null}"))
+	for _, want := range []string{"line 1: the table of rules: POST /a has no value", "line 2: rule \"POST /b\": key has no value", `its ttl "soon" is no time`, "POST /c has no value"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}

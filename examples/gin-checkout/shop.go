@@ -19,7 +19,11 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-//go:embed rules.yaml
+// rulesText has all locks of this service. A second click on checkout is refused at once, and a
+// repeated request gets its stored reply without a lock. Filling a cart takes the lock of checkout,
+// so a cart cannot be filled during its payment. A basket locks each of its articles, all or none.
+//
+//go:embed rules.json
 var rulesText []byte
 
 // A shop sells the content of a cart. Its handlers contain no locks.
@@ -103,7 +107,7 @@ func (s *shop) reserve(c *gin.Context) {
 	c.JSON(http.StatusOK, gin.H{"sku": wish.SKU, "reserved": wish.Count})
 }
 
-// basket reserves several articles at once. Its rule in rules.yaml locks each of these
+// basket reserves several articles at once. Its rule in rules.json locks each of these
 // articles.
 func (s *shop) basket(c *gin.Context) {
 	var wish struct {

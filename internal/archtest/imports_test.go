@@ -72,7 +72,6 @@ var mayImport = []struct{ importer, what, why string }{
 	{"httplock ginlock", "net/http", "the framework"},
 	{"ginlock", "./httplock", "gin uses net/http, so all code that is not special to gin is in httplock"},
 	{"ginlock", "github.com/gin-gonic/gin/...", "the framework"},
-	{"ginlock", "github.com/goccy/go-yaml/...", "rules may be written in YAML; gin requires this library anyway"},
 	{"grpclock internal/shop", "google.golang.org/grpc/... google.golang.org/protobuf/...", "the framework; rules stand in descriptors, keys in messages"},
 	{"grpclock", "google.golang.org/genproto/...", "a refusal carries RetryInfo and ErrorInfo"},
 	{"grpclock/lockpb", "google.golang.org/protobuf/... unsafe", "generated code: protoc-gen-go puts the descriptor into a string"},

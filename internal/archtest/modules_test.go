@@ -18,7 +18,6 @@ var mayRequire = map[string]string{
 	"github.com/gin-gonic/gin":        "ginlock's framework",
 	"github.com/hibiken/asynq":        "asynqlock's framework",
 	"github.com/robfig/cron/v3":       "the schedules of asynq, which brings it",
-	"github.com/goccy/go-yaml":        "ginlock's rules in YAML; gin requires it anyway, at the same version",
 	"golang.org/x/text":               "locker/key's filter |nfc; gin and grpc require it anyway",
 	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
 	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
