@@ -10,7 +10,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/internal/exclusive"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -27,7 +26,7 @@ import (
 // New finds every mistake that can be found when the program starts. Its error explains what to
 // change.
 func New(l locker.Locker, opts ...Option) (*Guard, error) {
-	if typednil.Is(l) {
+	if l == nil {
 		return nil, errors.New("asynqlock: New: the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)
@@ -74,9 +73,6 @@ type Guard struct {
 // a task again when the task's time-out is over or asynq's lease of the task is lost, and does not
 // wait for the handler that still runs.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
-	if typednil.Is(next) {
-		panic("asynqlock: Middleware: the handler is nil; give the asynq.ServeMux, for example")
-	}
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if g.propagator != nil {
 			ctx = g.propagator.Extract(ctx, t.Headers())
@@ -259,9 +255,6 @@ var errStopped = errors.New("the Guard was stopped, because this process stops")
 // Shutdown waits for the tasks that wait for their keys. Stop returns when the Guard's goroutines
 // have ended, or when ctx ends.
 func (g *Guard) Stop(ctx context.Context) error {
-	if err := typednil.Context("asynqlock: Stop", ctx); err != nil {
-		return err
-	}
 	g.stop()
 	if g.waker == nil {
 		return nil
@@ -283,12 +276,6 @@ func (g *Guard) Stop(ctx context.Context) error {
 // Guard puts off every task whose key is busy, and never waits. So use one Guard only for servers
 // that stop together.
 func (g *Guard) Run(ctx context.Context, server *asynq.Server, handler asynq.Handler) error {
-	if err := typednil.Context("asynqlock: Run", ctx); err != nil {
-		return err
-	}
-	if server == nil || typednil.Is(handler) {
-		return errors.New("asynqlock: Run: the server or the handler is nil")
-	}
 	if err := server.Start(handler); err != nil {
 		return err
 	}

@@ -42,18 +42,12 @@ type Client struct {
 // Client returns a Client that enqueues through c. If i is nil, a new task counts as a duplicate of
 // an archived task.
 func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client {
-	if c == nil {
-		panic("asynqlock: Client: the asynq.Client is nil; make one with asynq.NewClient")
-	}
 	return &Client{g, c, i}
 }
 
 // EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options with which t was made
 // count too. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
 func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
-	if t == nil {
-		return nil, errors.New("asynqlock: the task is nil; make one with asynq.NewTask")
-	}
 	own, err := optionsOf(t)
 	if err != nil {
 		return nil, fmt.Errorf("asynqlock: the task %s: %w", t.Type(), err)

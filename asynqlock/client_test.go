@@ -171,7 +171,6 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	q := newQueue(t)
 	c := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.Unique()).Client(q.client, q.inspector)
 	for says, enqueue := range map[string]func() (*asynq.TaskInfo, error){
-		"the task is nil": func() (*asynq.TaskInfo, error) { return c.EnqueueContext(t.Context(), nil) },
 		"remove asynq.Unique": func() (*asynq.TaskInfo, error) {
 			return c.EnqueueContext(t.Context(), job("42"), asynq.Unique(time.Hour))
 		},

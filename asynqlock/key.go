@@ -31,9 +31,6 @@ type keyOf func(ctx context.Context, m *message) (string, error)
 // An empty text is refused.
 func Key[T any](makeKey func(payload T) string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
-		if makeKey == nil {
-			return nil, errors.New("Key(nil); give a function that returns the key of a payload")
-		}
 		decode := decoderOf[T](c.decode)
 		return func(_ context.Context, m *message) (string, error) {
 			payload, err := decode(m.task)
@@ -53,9 +50,6 @@ func Key[T any](makeKey func(payload T) string) Keys {
 // So makeKey itself must repeat operations that failed temporarily.
 func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
-		if makeKey == nil {
-			return nil, errors.New("KeyFunc(nil); give a function that returns the key of a task")
-		}
 		return func(ctx context.Context, m *message) (string, error) {
 			text, err := makeKey(ctx, m.task)
 			if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -133,7 +132,7 @@ func (w *waker) start() {
 	w.routines.Go(func() {
 		for w.ctx.Err() == nil {
 			w.keep()
-			sleep.For(w.ctx, keepEvery)
+			pauseFor(w.ctx, keepEvery)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -40,9 +39,6 @@ func (t LineTask) waits() bool {
 // locker.ErrUnsupported if the Guard has no [WithWaking]. ctx bounds the first call to Redis; the
 // calls of asynq's Inspector, one for each task, take no context.
 func (g *Guard) Line(ctx context.Context, key string) ([]LineTask, error) {
-	if err := typednil.Context("asynqlock: Line", ctx); err != nil {
-		return nil, err
-	}
 	if g.waker == nil {
 		return nil, errNoLines(key)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -264,9 +263,19 @@ func (w *waker) callFront(ctx context.Context, key string) {
 		case ran, state == asynq.TaskStatePending:
 			return
 		}
-		if pause > longestLook || w.ctx.Err() != nil || !sleep.For(ctx, pause) {
+		if pause > longestLook || w.ctx.Err() != nil || !pauseFor(ctx, pause) {
 			return
 		}
+	}
+}
+
+// pauseFor waits for the time pause. It returns false when ctx ends.
+func pauseFor(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // An Option sets up the Guard that [New] returns.
@@ -34,23 +31,17 @@ type config struct {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{decode: decodeJSON}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("asynqlock: New: option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(&c)
 	}
 	return c, c.validate()
 }
 
 func (c *config) validate() error {
-	switch {
-	case c.decode == nil:
-		return errors.New("asynqlock: WithDecoder(nil); leave the option out to decode JSON")
-	case c.wakes && typednil.Is(c.redis):
-		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
-	}
 	if c.wakes {
+		if c.redis == nil {
+			return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
+		}
 		c.inspector = asynq.NewInspectorFromRedisClient(c.redis)
 	}
 	return c.rules.compile(c)

@@ -97,12 +97,7 @@ func Unique() Policy { return func(r *rule) { r.unique = true } }
 // in a template. With EndAfter, a lock may end before its handler has returned. Then the handler's
 // context is cancelled, and another run may overtake the handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
-	return func(r *rule) {
-		if change == nil {
-			r.refuse("Adjust(nil); leave it out instead")
-		}
-		r.adjust = change
-	}
+	return func(r *rule) { r.adjust = change }
 }
 
 // rule holds the arguments of On.
@@ -124,11 +119,7 @@ type rule struct {
 
 func newRule(pattern string, keys Keys, policies []Policy) *rule {
 	r := &rule{pattern: pattern, keys: keys, busy: Snoozed, wait: locker.NoWait}
-	for i, p := range policies {
-		if p == nil {
-			r.refuse("policy %d is nil; leave it out instead", i+1)
-			continue
-		}
+	for _, p := range policies {
 		p(r)
 	}
 	return r

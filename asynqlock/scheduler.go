@@ -10,7 +10,6 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/internal/exclusive"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lead"
 )
@@ -54,21 +53,19 @@ func RunScheduler[S *asynq.Scheduler | *asynq.PeriodicTaskManager](
 	rule.Key = cmp.Or(rule.Key, "asynq-scheduler")
 	rule.Name = cmp.Or(rule.Name, "asynq-scheduler")
 	ls := &leadership{locker: l, rule: rule, logger: slog.Default(), onLeading: func(bool) {}}
-	if build != nil {
-		ls.build = func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
-			s, err := build(o)
-			if err != nil {
-				return nil, nil, err
-			}
-			if s == nil {
-				return nil, nil, errors.New("build returned no scheduler")
-			}
-			inner, ok := any(s).(*asynq.Scheduler)
-			if !ok {
-				inner, err = unexported[*asynq.Scheduler](s, "s")
-			}
-			return any(s).(scheduler), inner, err
+	ls.build = func(o *asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) {
+		s, err := build(o)
+		if err != nil {
+			return nil, nil, err
 		}
+		if s == nil {
+			return nil, nil, errors.New("build returned no scheduler")
+		}
+		inner, ok := any(s).(*asynq.Scheduler)
+		if !ok {
+			inner, err = unexported[*asynq.Scheduler](s, "s")
+		}
+		return any(s).(scheduler), inner, err
 	}
 	if err := ls.run(ctx, opts); err != nil {
 		return fmt.Errorf("asynqlock: RunScheduler: %w", err)
@@ -90,23 +87,14 @@ func WithSchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 // while the task of an earlier tick exists. For a tick that is not enqueued, PostEnqueueFunc gets
 // asynq.ErrDuplicateTask. asynq's history of the schedule does not show ticks that c enqueued.
 func WithSchedulerClient(c *Client) SchedulerOption {
-	return func(ls *leadership) {
-		ls.client = c
-		if c == nil {
-			ls.refused = errors.New("WithSchedulerClient(nil); give the client that Guard.Client returns, or leave the option out")
-		}
-	}
+	return func(ls *leadership) { ls.client = c }
 }
 
 // WithOnLeading calls f when this process begins to lead, and when this process no longer leads. f
 // must return quickly. The log and the metadata of the schedule's lock also name the leader, as
 // HOST:PID.
 func WithOnLeading(f func(leads bool)) SchedulerOption {
-	return func(ls *leadership) {
-		if ls.onLeading = f; f == nil {
-			ls.refused = errors.New("WithOnLeading(nil); give a function, or leave the option out")
-		}
-	}
+	return func(ls *leadership) { ls.onLeading = f }
 }
 
 // WithSchedulerLogger sets the logger to which a leader logs the beginning and the end of its term.
@@ -126,29 +114,16 @@ type leadership struct {
 	locker    locker.Locker
 	rule      locker.Rule
 	base      asynq.SchedulerOpts
-	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error) // nil: it is missing
-	client    *Client                                                         // nil: the scheduler enqueues its ticks itself
+	build     func(*asynq.SchedulerOpts) (scheduler, *asynq.Scheduler, error)
+	client    *Client // nil: the scheduler enqueues its ticks itself
 	onLeading func(bool)
 	logger    *slog.Logger
-	refused   error // the error of an option
 }
 
 // run runs a scheduler while this process leads.
 func (ls *leadership) run(ctx context.Context, opts []SchedulerOption) error {
-	switch {
-	case typednil.Is(ls.locker):
-		return errors.New("the Locker is nil; make one with locker.New, and check its error")
-	case ls.build == nil:
-		return errors.New("build is nil; give a function that makes the scheduler")
-	}
-	for i, o := range opts {
-		if o == nil {
-			return fmt.Errorf("option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(ls)
-	}
-	if ls.refused != nil {
-		return ls.refused
 	}
 	if err := locker.Check(ls.locker, ls.slotRule("")); err != nil {
 		return fmt.Errorf("no tick can be claimed: %w", err)

@@ -200,9 +200,7 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 			return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) { return nil, torn })
 		},
 		"build returned no scheduler": func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, none) },
-		"build is nil":                func() error { return asynqlock.RunScheduler[*asynq.Scheduler](t.Context(), l, locker.Rule{}, nil) },
 		"the Locker is nil":           func() error { return asynqlock.RunScheduler(t.Context(), nil, locker.Rule{}, none) },
-		"option 1 is nil":             func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{}, none, nil) },
 		"TTL is 1ns":                  func() error { return asynqlock.RunScheduler(t.Context(), l, locker.Rule{TTL: 1}, none) },
 		"no tick can be claimed": func() error {
 			l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithMaxTTL(20*time.Second), locker.WithTTL(20*time.Second))

@@ -120,14 +120,11 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		opts []locker.Option
 		text string
 	}{
-		"nil option":       {[]locker.Option{nil}, "nil"},
 		"endless TTL":      {[]locker.Option{locker.WithTTL(math.MaxInt64)}, "WithTTL"},
 		"no TTL":           {[]locker.Option{locker.WithTTL(0)}, "WithTTL"},
 		"endless MaxTTL":   {[]locker.Option{locker.WithMaxTTL(math.MaxInt64)}, "WithMaxTTL"},
 		"MaxTTL too short": {[]locker.Option{locker.WithMaxTTL(time.Second)}, "WithMaxTTL"},
 		"adaptive of 2 ms": {[]locker.Option{locker.WithAdaptiveTTL(2*time.Millisecond, time.Second)}, "ends before its holder learns of it"},
-		"nil Backoff":      {[]locker.Option{locker.WithBackoff(nil)}, "WithBackoff"},
-		"jitter of nil":    {[]locker.Option{locker.WithBackoff(locker.Jitter(nil))}, "WithBackoff"},
 		"reserved prefix":  {[]locker.Option{locker.WithPrefix("latchkit:")}, "WithPrefix"},
 		"negative waiters": {[]locker.Option{locker.WithMaxWaiters(-1)}, "WithMaxWaiters"},
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
@@ -137,12 +134,6 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 				t.Fatalf("%v, want it to name %s", err, tc.text)
 			}
 		})
-	}
-	if _, err := locker.NewFromStore(nil); err == nil {
-		t.Fatal("a nil Store was accepted")
-	}
-	if _, err := locker.NewFromStore((*lockertest.Memory)(nil)); err == nil {
-		t.Fatal("a nil pointer was accepted as a Store")
 	}
 }
 

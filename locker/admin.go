@@ -44,9 +44,6 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 	if e.can.Keys == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
-	if ctx == nil {
-		return nil, errNil(OpInspect, "", "context", "context.Background()")
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // the scan ends when this function returns
 	all, err := inquire(ctx, e, OpInspect, "", func() ([]string, error) { return e.can.Keys(ctx, literal.Replace(e.cfg.prefix)+pattern) })
@@ -86,9 +83,6 @@ func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
 // another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
-	if ctx == nil {
-		return errNil(OpRevoke, key, "context", "context.Background()")
-	}
 	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
 		return &Error{Op: OpRevoke, Key: key, Err: err}
 	}
@@ -135,9 +129,6 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // node. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
 // why its waiters poll. A Store without subscriptions returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {
-	if ctx == nil {
-		return nil, errNil(OpInspect, "", "context", "context.Background()")
-	}
 	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
@@ -166,9 +157,6 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 // inquire makes call once, and stops waiting for the answer when ctx ends.
 func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func() (T, error)) (T, error) {
 	var none T
-	if ctx == nil {
-		return none, errNil(op, key, "context", "context.Background()")
-	}
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}

@@ -258,34 +258,24 @@ func TestAFunctionOfTheCallerThatPanicsLeavesNothing(t *testing.T) {
 	}
 }
 
-// A nil argument is refused with an error that says what to give. Release accepts a nil context,
-// because otherwise nobody would release the lock.
-func TestNilArgumentsAreRefusedAtTheDoor(t *testing.T) {
+// A Locker that is nil, as after an error of New that nobody has checked, and a function that is nil
+// are refused with an error that says what to give.
+func TestALockerOrAFunctionThatIsNilIsRefused(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l, rule := lockertest.NewLocker(t, store), locker.Rule{Key: "a"}
-		var none context.Context
 		nop := func(context.Context) error { return nil }
-		var errs []error
-		_, err := l.Acquire(none, rule)
-		errs = append(errs, err)
-		errs = append(errs,
-			locker.Run(none, l, rule, nop), locker.Run(t.Context(), l, rule, nil), locker.Run(t.Context(), nil, rule, nop),
-			locker.Run(t.Context(), (*locker.Engine)(nil), rule, nop),
-			locker.RunAll(none, l, []locker.Rule{rule}, nop), locker.RunAll(t.Context(), l, []locker.Rule{rule}, nil), locker.RunAll(t.Context(), nil, []locker.Rule{rule}, nop),
-			locker.RunAll(t.Context(), l, nil, nil))
-		lease := acquire(t, l, rule)
-		errs = append(errs, lease.Extend(none, time.Second), lease.Downgrade(none))
-		for _, wrap := range []func(locker.Locker) (locker.Locker, error){locker.NewReentrant, func(l locker.Locker) (locker.Locker, error) { return locker.NewStriped(l, 4) }} {
-			_, err := must(wrap(l)).Acquire(none, rule)
-			errs = append(errs, err)
+		errs := []error{
+			locker.Run(t.Context(), l, rule, nil), locker.RunAll(t.Context(), l, []locker.Rule{rule}, nil), locker.RunAll(t.Context(), l, nil, nil),
+		}
+		for _, none := range []locker.Locker{nil, (*locker.Engine)(nil)} {
+			_, err := locker.NewReentrant(none)
+			errs = append(errs, err, locker.Check(none, rule), locker.Drain(t.Context(), none),
+				locker.Run(t.Context(), none, rule, nop), locker.RunAll(t.Context(), none, []locker.Rule{rule}, nop))
 		}
 		for i, err := range errs {
-			if err == nil || !strings.Contains(err.Error(), " is nil; give ") {
+			if err == nil || !strings.Contains(err.Error(), " is nil; ") {
 				t.Errorf("call %d: %v", i, err)
 			}
-		}
-		if err := lease.Release(none); err != nil {
-			t.Error(err)
 		}
 		nothingLeft(t, store)
 	})

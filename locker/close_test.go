@@ -261,16 +261,3 @@ func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 		})
 	}
 }
-
-// A nil context is refused at the door, and the Locker can still be closed.
-func TestCloseRefusesANilContext(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		e := lockertest.NewLocker(t, store)
-		var none context.Context
-		wantErr(t, e.Close(none), "", locker.ErrInvalidRule)
-		release(t, acquire(t, e, locker.Rule{Key: "a"}))
-		if err := e.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
-}

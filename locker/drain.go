@@ -4,16 +4,14 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // Drain prepares l for the end of the program: see [Engine.Drain]. It works for all Lockers of this
 // package, and for wrappers that have a method Drain(context.Context) error. For other Lockers, the
 // error is ErrUnsupported.
 func Drain(ctx context.Context, l Locker) error {
-	if typednil.Is(l) {
-		return errNil(OpDrain, "", "Locker", "the Locker of the program")
+	if isNil(l) {
+		return errNil(OpDrain, "", "Locker", "one of New, and check its error")
 	}
 	if d, ok := l.(interface {
 		Drain(ctx context.Context) error
@@ -42,9 +40,6 @@ func Drain(ctx context.Context, l Locker) error {
 // with ErrClosed. After Close, Drain returns nil. The lease of a leader (package lead) ends when
 // the ctx of lead.Run does, so end that ctx before.
 func (e *Engine) Drain(ctx context.Context) error {
-	if ctx == nil {
-		return errNil(OpDrain, "", "context", "the one that ends the holders' time")
-	}
 	e.refuseNewcomers()
 	idle := e.holders.Idle()
 	if idle == nil {

@@ -3,7 +3,6 @@ package locker
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -62,9 +60,6 @@ type closure struct {
 // NewFromStore returns a Locker on s. The other constructors make a Store
 // of their kind of lock and call NewFromStore. Call NewFromStore for a Store of your own.
 func NewFromStore(s Store, opts ...Option) (*Engine, error) {
-	if typednil.Is(s) {
-		return nil, errors.New("latchkit: NewFromStore: the Store is nil")
-	}
 	cfg, err := configure(opts, Option.set)
 	if err != nil {
 		return nil, err
@@ -108,9 +103,6 @@ var _ Locker = (*Engine)(nil)
 // this Locker, the error is ErrSelfDeadlock. On a semaphore, a nested Acquire takes further units;
 // the error is ErrSelfDeadlock if the caller's own leave too few.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	if ctx == nil {
-		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
-	}
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
@@ -171,9 +163,6 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // ErrUnavailable after these 5 s. A second Close waits for the first Close, and returns the same
 // error.
 func (e *Engine) Close(ctx context.Context) error {
-	if typednil.Is(ctx) {
-		return errNil(OpClose, "", "context", "the one that limits how long Close waits")
-	}
 	first := false
 	e.closure.once.Do(func() { first = true })
 	if !first {

@@ -3,6 +3,7 @@ package locker
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -69,8 +70,15 @@ func (selfDeadlock) Is(target error) bool { return target == ErrUnsupported }
 // errPanicked is what an Observer gets when a call ended without a result.
 var errPanicked = errors.New("a function or a context of the caller has panicked, or has ended the goroutine")
 
-// errNil returns the error for a call of op whose argument is nil. The parameter instead says what
-// to give.
+// isNil reports whether v is nil, or a nil pointer, such as a Locker whose constructor has returned
+// an error that nobody has checked.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return v == nil || r.Kind() == reflect.Pointer && r.IsNil()
+}
+
+// errNil returns the error for a call of op whose Locker or function is nil. The parameter instead
+// says what to give.
 func errNil(op Op, key, argument, instead string) error {
 	return &Error{Op: op, Key: key, Err: fmt.Errorf("%w: the %s is nil; give %s", ErrInvalidRule, argument, instead)}
 }

@@ -42,9 +42,6 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 		}
 		l.state.endRelease()
 	}()
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.
 	ctx, end = l.engine.cfg.observe(ctx, OpRelease, l.rule)
@@ -305,9 +302,6 @@ func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (
 // change makes one change of the Lease by calling step, which repeats its calls until the server
 // answers. It notifies the Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
-	if ctx == nil {
-		return errNil(op, l.rule.Key, "context", "context.Background()")
-	}
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	calls, returned := 0, false
 	defer func() {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -126,8 +125,8 @@ const (
 //
 // Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
 func Check(l Locker, rule Rule) error {
-	if typednil.Is(l) {
-		return errNil(OpAcquire, rule.Key, "Locker", "the Locker of the program")
+	if isNil(l) {
+		return errNil(OpAcquire, rule.Key, "Locker", "one of New, and check its error")
 	}
 	if c, ok := l.(interface{ Check(rule Rule) error }); ok {
 		return c.Check(rule)
@@ -168,7 +167,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 	switch {
 	case fn == nil:
 		return errNil(OpAcquire, rule.Key, "function", "the work to do under the lock")
-	case typednil.Is(l):
+	case isNil(l):
 		return errNil(OpAcquire, rule.Key, "Locker", "one of New, and check its error")
 	}
 	lease, err := l.Acquire(ctx, rule)

@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // Client has the methods of a Redis client that a Locker needs. A *redis.Client is a Client.
@@ -155,7 +153,7 @@ func onRedis(c Client, cfg config, makeStore func(redisstore.Client, redisstore.
 // checkClient refuses a nil client c, and a client that moves keys between servers. The error names
 // the constructor.
 func checkClient(constructor string, c Client) error {
-	if typednil.Is(c) {
+	if isNil(c) {
 		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
 	}
 	if _, ok := c.(*redis.Ring); ok {
@@ -257,7 +255,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // end of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
-	if err = cmp.Or(typednil.Context("latchkit: EnrollRedlock", ctx), err); err != nil {
+	if err != nil {
 		return err
 	}
 	if err := quorum.Enroll(ctx, nodesOf(cs), cfg.quorum()); err != nil {
@@ -279,7 +277,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // the call, but steps that it has taken are not undone. The call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts)
-	if err = cmp.Or(typednil.Context("latchkit: ReplaceNode", ctx), err); err != nil {
+	if err != nil {
 		return 0, err
 	}
 	votesIn, err = quorum.Replace(ctx, nodesOf(cs), cfg.quorum())

@@ -125,7 +125,7 @@ func TestOpenRefusesWhatIsNoServer(t *testing.T) {
 		"nil options":    func() (*locker.Engine, error) { return locker.Open[*redis.Options](nil) },
 		"nil set":        func() (*locker.Engine, error) { return locker.Open[*redis.FailoverOptions](nil) },
 		"nil cluster":    func() (*locker.Engine, error) { return locker.Open[*redis.ClusterOptions](nil) },
-		"a wrong option": func() (*locker.Engine, error) { return locker.Open("redis://localhost:6379", nil) },
+		"a wrong option": func() (*locker.Engine, error) { return locker.Open("redis://localhost:6379", locker.WithTTL(0)) },
 	} {
 		l, err := open()
 		if err == nil || l != nil {

@@ -16,8 +16,6 @@ import (
 
 // config holds what the options set. Its defaults are in newConfig and nowhere else.
 type config struct {
-	wrong error // the error of an option that cannot be used
-
 	ttl    time.Duration
 	maxTTL time.Duration
 	// maxTTLGiven is false if maxTTL is the default on a quorum.
@@ -75,8 +73,6 @@ func (c *config) complete() error {
 
 func (c *config) validate() error {
 	switch {
-	case c.wrong != nil:
-		return c.wrong
 	case c.ttl < time.Millisecond || c.ttl > longestTime:
 		return fmt.Errorf("latchkit: WithTTL(%v); give 1ms to 10 years, in practice several round trips to the server", c.ttl)
 	case c.usable(c.ttl) <= 0:
@@ -85,8 +81,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v); give the largest TTL that a Rule may have: up to 10 years, or 0 for no limit", c.maxTTL)
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower the default TTL with WithTTL, or raise WithMaxTTL", c.maxTTL, c.ttl)
-	case c.backoff == nil:
-		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
 	case c.adaptive != nil && !c.adaptive.sensible():
 		return fmt.Errorf("latchkit: WithAdaptiveBackoff(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptive.least, c.adaptive.most)
 	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
@@ -252,8 +246,5 @@ func Exponential(first, most time.Duration) Backoff { return calls.Doubling(firs
 // Jitter replaces each pause of b by a random pause between half of its length and its full length.
 // So waiters that were refused at the same time do not ask again at the same time.
 func Jitter(b Backoff) Backoff {
-	if b == nil {
-		return nil // WithBackoff refuses it
-	}
 	return calls.Jittered(b)
 }

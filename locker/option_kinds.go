@@ -1,7 +1,6 @@
 package locker
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -57,29 +56,16 @@ func (o serversOption) setQuorum(c *config) { o(c) }
 // WithOptions makes one Option of several, in their order.
 func WithOptions(opts ...Option) Option {
 	return anyOption(func(c *config) {
-		for i, o := range opts {
-			if o == nil {
-				c.wrong = nilOption(i)
-				return
-			}
+		for _, o := range opts {
 			o.set(c)
 		}
 	})
 }
 
-// nilOption returns the error for a nil Option at index i.
-func nilOption(i int) error {
-	return fmt.Errorf("latchkit: option %d is nil; leave it out instead", i+1)
-}
-
 // configure returns the config that the options opts set. The function apply sets one option.
-func configure[O comparable](opts []O, apply func(O, *config)) (config, error) {
+func configure[O any](opts []O, apply func(O, *config)) (config, error) {
 	c := newConfig()
-	var none O
-	for i, o := range opts {
-		if o == none {
-			return c, nilOption(i)
-		}
+	for _, o := range opts {
 		apply(o, &c)
 	}
 	return c, c.complete()

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
@@ -48,7 +46,7 @@ import (
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
 // When the Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker) (Locker, error) {
-	if typednil.Is(l) {
+	if isNil(l) {
 		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with New, and check its error")
 	}
 	p := &partLocker{inner: l, reentrant: true}
@@ -75,9 +73,6 @@ type partLocker struct {
 var _ multiLocker = (*partLocker)(nil)
 
 func (p *partLocker) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	if ctx == nil {
-		return nil, errNil(OpAcquire, rule.Key, "context", "context.Background()")
-	}
 	lock, err := p.lockOf(rule)
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
@@ -41,13 +39,11 @@ import (
 // a request that package idempotency runs does not count, except on a Locker of NewStriped.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	switch {
-	case ctx == nil:
-		return errNil(OpAcquire, "", "context", "context.Background()")
 	case fn == nil:
 		return errNil(OpAcquire, "", "function", "the work to do under the locks")
 	case len(rules) == 0:
 		return fn(ctx)
-	case typednil.Is(l):
+	case isNil(l):
 		return errNil(OpAcquire, rules[0].Key, "Locker", "one of New, and check its error")
 	}
 	taking, taken := beginTakes(ctx)

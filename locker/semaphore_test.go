@@ -33,9 +33,6 @@ func TestNewSemaphoreRefusesWhatItCannotUse(t *testing.T) {
 	if _, err := locker.NewSemaphore(nil, 1); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Error(err)
 	}
-	if _, err := locker.NewSemaphore(c, 1, nil); err == nil || !strings.Contains(err.Error(), "option 1 is nil") {
-		t.Error(err)
-	}
 }
 
 func TestRulesOfSemaphores(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -36,7 +35,7 @@ const maxStripes = 1 << 20
 // belong to the Engine inside. Close this Engine when the Locker is not used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
-	case typednil.Is(l):
+	case isNil(l):
 		return nil, errors.New("latchkit: NewStriped: the Locker is nil; make one with New, and check its error")
 	case n < 1 || n > maxStripes:
 		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice several times the number of callers that lock at once", n, maxStripes)

@@ -39,10 +39,7 @@ type config struct {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{links: true, salt: []byte(rand.Text())}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("otellock: option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(&c)
 	}
 	if c.tracers == nil {
@@ -97,10 +94,7 @@ func WithServer(address string, port int) Option {
 // in ctx. ctx is the caller's context. f is called on the path of every operation, so it must be
 // fast. Default: none.
 func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
-	return func(c *config) {
-		c.spanAttributesFn = f
-		c.refuse(f == nil, "WithSpanAttributesFn(nil); leave it out instead")
-	}
+	return func(c *config) { c.spanAttributesFn = f }
 }
 
 // WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same
@@ -130,10 +124,7 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 // values. f is called on the path of every operation, so it must be fast. Default: no such
 // attributes, and measuring allocates no memory.
 func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
-	return func(c *config) {
-		c.metricAttributesFn = f
-		c.refuse(f == nil, "WithMetricAttributesFn(nil); leave it out instead")
-	}
+	return func(c *config) { c.metricAttributesFn = f }
 }
 
 // refuse records an error with the given text if wrong is true.

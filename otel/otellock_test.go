@@ -43,12 +43,6 @@ func TestNilProvidersMeanTheGlobalOnes(t *testing.T) {
 	}
 }
 
-func TestANilOptionIsRefused(t *testing.T) {
-	if _, err := otellock.New(otellock.WithKey(), nil); err == nil || err.Error() != "otellock: option 2 is nil; leave it out instead" {
-		t.Fatal(err)
-	}
-}
-
 func BenchmarkObserver(b *testing.B) {
 	for name, opts := range map[string][]locker.Option{
 		"none": nil,

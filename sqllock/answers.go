@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -25,9 +24,6 @@ type answers struct{ h *DB }
 // transaction ends with each of these leases, and the stored answer itself refuses a run that
 // another one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
-	if db == nil {
-		return nil, errors.New("sqllock: NewAnswers: the database is nil")
-	}
 	once := *db.base
 	once.retries = 0
 	return &answers{&DB{&once, db.bind}}, nil
@@ -192,7 +188,7 @@ func (a *answers) inSeparateTx(ctx context.Context, key string, work func(q quer
 	for pause := range betweenTries {
 		err = a.h.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
 		collided := a.h.dialect.isTemporary(err) || a.h.dialect.isDuplicate(err)
-		if err == nil || !collided || !sleep.For(ctx, pause) {
+		if err == nil || !collided || !pauseFor(ctx, pause) {
 			break
 		}
 	}

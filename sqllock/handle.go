@@ -3,11 +3,9 @@ package sqllock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync/atomic"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -33,9 +31,6 @@ type DB = Handle[*Tx]
 // locker.ErrBusy, or locker.ErrUnavailable while Redis does not answer, and its function has not
 // run. l may be nil: without a Locker, Do, DoAll and Repair return an error.
 func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
-	if typednil.Is(db) {
-		return nil, errors.New("sqllock: the database is nil")
-	}
 	b, err := newBase(l, 0, db, opts)
 	if err != nil {
 		return nil, err
@@ -99,9 +94,6 @@ func (h *Handle[T]) Do(ctx context.Context, rule locker.Rule, fn func(ctx contex
 // its row is locked against claims until the transaction ends. If all Rules are Shared, the
 // transaction is read-only.
 func (h *Handle[T]) DoAll(ctx context.Context, rules []locker.Rule, fn func(ctx context.Context, tx T) error) error {
-	if err := typednil.Context("sqllock: Do", ctx); err != nil {
-		return err
-	}
 	if len(rules) == 0 {
 		return fmt.Errorf(
 			"%w: sqllock: DoAll without rules has nothing to lock; begin a transaction of your own", locker.ErrInvalidRule)
@@ -138,12 +130,6 @@ func (h *Handle[T]) WithinAll(ctx context.Context, keys []string, fn func(ctx co
 // within calls fn in a transaction under those leases of ctx that have the keys, or under all
 // leases of ctx if keys is nil.
 func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx context.Context, tx T) error) error {
-	if err := typednil.Context("sqllock: Within", ctx); err != nil {
-		return err
-	}
-	if fn == nil {
-		return errNoFunction
-	}
 	leases, err := leasesOf(ctx, keys)
 	if err != nil {
 		return err
@@ -167,13 +153,8 @@ func (h *Handle[T]) withoutLease(ctx context.Context, fn func(ctx context.Contex
 	return err
 }
 
-var errNoFunction = errors.New("sqllock: the function is nil; give the work of the transaction")
-
 // call returns the call of fn under the leases that terms describe.
 func (h *Handle[T]) call(terms []term, fn func(ctx context.Context, tx T) error) (*call, error) {
-	if fn == nil {
-		return nil, errNoFunction
-	}
 	return h.newCall(terms, h.bind(fn))
 }
 

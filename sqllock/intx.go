@@ -3,11 +3,9 @@ package sqllock
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"math"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -32,21 +30,12 @@ import (
 // The transaction may be idle for as long as the server allows. On PostgreSQL, [WithIdleLimit] can
 // set a shorter time. Errors are those of Within and, with Operation, locker.ErrDone.
 func (h *Handle[T]) InTx(ctx context.Context, tx *sql.Tx) (*Claim, error) {
-	if tx == nil {
-		return nil, fmt.Errorf("%w: sqllock: InTx: the transaction is nil", locker.ErrInvalidRule)
-	}
 	return h.InTxWith(ctx, &standard{Tx: tx, release: func() {}})
 }
 
 // InTxWith is InTx for a library that is not database/sql. InTxWith does not call tx's Commit or
 // Rollback.
 func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error) {
-	if err := typednil.Context("sqllock: InTx", ctx); err != nil {
-		return nil, err
-	}
-	if typednil.Is(tx) {
-		return nil, fmt.Errorf("%w: sqllock: InTxWith: the transaction is nil", locker.ErrInvalidRule)
-	}
 	leases, err := leasesOf(ctx, nil)
 	if err != nil {
 		return nil, err

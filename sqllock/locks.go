@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -27,9 +26,6 @@ func termsOf(leases []*locker.Lease) []term {
 
 // run acquires the locks of rules, runs the transaction, and releases the locks.
 func (c *call) run(ctx context.Context, rules []locker.Rule) error {
-	if typednil.Is(c.locker) {
-		return errors.New("sqllock: the Locker is nil; make one with locker.New, and check its error")
-	}
 	outer := locker.LeasesFromContext(ctx)
 	rules, mine := withNoWait(rules, outer)
 	awaited := rules

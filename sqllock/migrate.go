@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // tables lists the names of the tables without the prefix, in the order of their creation. Their
@@ -17,9 +15,6 @@ var tables = []string{"fence", "ledger", "operation", "answer"}
 // at the same time. MySQL commits each CREATE TABLE by itself. Programs with migrations of their
 // own use [Schema].
 func (h *Handle[T]) Migrate(ctx context.Context) error {
-	if err := typednil.Context("sqllock: Migrate", ctx); err != nil {
-		return err
-	}
 	err := h.persist(ctx, func() error {
 		missing, err := h.missingTables(ctx)
 		if err != nil || len(missing) == 0 {

@@ -33,10 +33,7 @@ const defaultPrefix = "latchkit_"
 // newConfig returns the config of opts. d is the dialect if no option names one; 0: unknown.
 func newConfig(d Dialect, opts []Option) (config, error) {
 	c := config{dialect: d, prefix: defaultPrefix, retries: 3, answer: 10 * time.Second}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("sqllock: option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(&c)
 	}
 	return c, c.validate()

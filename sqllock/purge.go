@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -44,9 +43,6 @@ type Ages struct {
 // Purge removes the rows that have reached their ages, and the answers of [NewAnswers] whose
 // lifetime is over. It returns how many rows it has removed. Run Purge daily.
 func (h *Handle[T]) Purge(ctx context.Context, ages Ages) (removed int64, err error) {
-	if err := typednil.Context("sqllock: Purge", ctx); err != nil {
-		return 0, err
-	}
 	for _, table := range []struct {
 		name          string
 		age, shortest time.Duration

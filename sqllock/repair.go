@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -21,11 +20,8 @@ import (
 // If the Handle's Locker cannot raise fences, the error is locker.ErrUnsupported. *locker.Engine
 // can raise fences.
 func (h *Handle[T]) Repair(ctx context.Context, keys ...string) (repaired int, err error) {
-	if err := typednil.Context("sqllock: Repair", ctx); err != nil {
-		return 0, err
-	}
 	l, ok := h.locker.(raiser)
-	if !ok || typednil.Is(l) {
+	if !ok {
 		return 0, fmt.Errorf("%w: sqllock: Repair: a Locker of the type %T cannot raise fences; give New a *locker.Engine",
 			locker.ErrUnsupported, h.locker)
 	}

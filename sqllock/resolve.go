@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/sleep"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -154,7 +152,7 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	defer cancel()
 	for pause := range betweenTries {
 		committed, err = a.recall(ctx, resource, id)
-		if err == nil || !sleep.For(ctx, pause) {
+		if err == nil || !pauseFor(ctx, pause) {
 			break
 		}
 	}
@@ -230,9 +228,6 @@ func (a *attempt) op() string {
 //
 // An error is the database's error, or locker.ErrInvalidRule if op is not an operation.
 func (h *Handle[T]) Resolve(ctx context.Context, op string) (committed bool, err error) {
-	if err := typednil.Context("sqllock: Resolve", ctx); err != nil {
-		return false, err
-	}
 	id, resource, ok := strings.Cut(op, ":")
 	if !ok || len(id) != idBytes {
 		return false, fmt.Errorf(
@@ -249,7 +244,7 @@ func (h *Handle[T]) Resolve(ctx context.Context, op string) (committed bool, err
 // ends.
 func (b *base) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
-		if err = do(); err == nil || !b.dialect.isTemporary(err) || !sleep.For(ctx, pause) {
+		if err = do(); err == nil || !b.dialect.isTemporary(err) || !pauseFor(ctx, pause) {
 			break
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/sleep"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -65,7 +64,17 @@ var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time
 // sleepWithin waits for the time pause. It returns false at once if pause is longer than longest,
 // and returns false when ctx ends.
 func sleepWithin(ctx context.Context, pause, longest time.Duration) bool {
-	return pause <= longest && sleep.For(ctx, pause)
+	return pause <= longest && pauseFor(ctx, pause)
+}
+
+// pauseFor waits for the time pause. It returns false when ctx ends.
+func pauseFor(ctx context.Context, pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // remaining returns the remaining time of the lease that ends first.

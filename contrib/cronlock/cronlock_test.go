@@ -286,11 +286,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	l, c := lockertest.NewLocker(t, lockertest.NewMemory()), cron.New()
 	job := func(context.Context) error { return nil }
 	for says, once := range map[string]func() error{
-		"the Cron is nil":   func() error { _, err := cronlock.Once(nil, l, "@daily", "job", job); return err },
 		"the Locker is nil": func() error { _, err := cronlock.Once(c, nil, "@daily", "job", job); return err },
 		"the name is empty": func() error { _, err := cronlock.Once(c, l, "@daily", "", job); return err },
-		"the job is nil":    func() error { _, err := cronlock.Once(c, l, "@daily", "job", nil); return err },
-		"option 1 is nil":   func() error { _, err := cronlock.Once(c, l, "@daily", "job", job, nil); return err },
 		"expected exactly":  func() error { _, err := cronlock.Once(c, l, "daily", "job", job); return err },
 		"longer than the skew": func() error {
 			_, err := cronlock.Once(c, l, "@daily", "job", job, cronlock.WithWindow(5*time.Second))

@@ -56,26 +56,17 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 
 // configure applies the options, and refuses invalid arguments.
 func (e *entry) configure(c *cron.Cron, opts []Option) error {
-	for i, o := range opts {
-		if o == nil {
-			return fmt.Errorf("option %d is nil; remove it", i+1)
-		}
+	for _, o := range opts {
 		o(&e.cfg)
 	}
 	if e.cfg.makesUp {
 		e.cfg.window = e.cfg.makeUpFor
 	}
 	switch {
-	case c == nil:
-		return errors.New("the Cron is nil; make one with cron.New")
 	case e.locker == nil:
 		return errors.New("the Locker is nil; make one with locker.New, and check its error")
 	case e.name == "":
 		return errors.New("the name is empty; give a name that all processes use for this job")
-	case e.job == nil:
-		return errors.New("the job is nil")
-	case e.cfg.base == nil || e.cfg.logger == nil:
-		return errors.New("Base(nil) or WithLogger(nil); remove the option for the default")
 	case e.cfg.skew < 0 || e.cfg.window <= e.cfg.skew+e.cfg.window/100:
 		return fmt.Errorf("a window of %v with WithMaxSkew(%v); the window must be longer than the skew", e.cfg.window, e.cfg.skew)
 	}

@@ -53,9 +53,6 @@ var ErrLate = errors.New("gocronlock: the tick is so old that another process ma
 // than [WithWindow] minus [WithMaxSkew], or when the tick is in the future by more than
 // [WithMaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
-	if tick == nil {
-		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
-	}
 	return newJobs("PerTick", l, opts, func(j *jobs) {
 		j.rule.KeepFor = j.window
 		j.tick = tick
@@ -112,10 +109,7 @@ func newJobs(constructor string, l locker.Locker, opts []Option, configure func(
 	}
 	j := &jobs{locker: l, window: 30 * time.Second, skew: 5 * time.Second}
 	j.rule = exclusive.Rule(l, locker.Rule{Wait: locker.NoWait})
-	for i, o := range opts {
-		if o == nil {
-			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; remove it", constructor, i+1)
-		}
+	for _, o := range opts {
 		o(j)
 	}
 	if j.skew < 0 || j.window <= j.skew+j.window/100 {
@@ -173,8 +167,6 @@ func (l lock) Unlock(ctx context.Context) error { return l.lease.Release(ctx) }
 // ErrNotLeading means that this process is not the leader.
 var ErrNotLeading = errors.New("gocronlock: this process is not the leader")
 
-var errNoLeader = errors.New("gocronlock: the *lead.Leader is nil; make one with lead.New, and check its error")
-
 // NewElector returns an Elector with which jobs run only while leader leads. The Elector never
 // asks the server. Make leader with a Locker of locker.New: one of locker.NewSemaphore elects
 // several leaders, and each of them would run the jobs. The program runs the leader:
@@ -186,9 +178,6 @@ type elector struct{ leader *lead.Leader }
 
 // IsLeader returns nil if this process leads now.
 func (e elector) IsLeader(context.Context) error {
-	if e.leader == nil {
-		return errNoLeader
-	}
 	if _, leading := e.leader.Leading(); !leading {
 		return ErrNotLeading
 	}

@@ -70,9 +70,6 @@ func New(l locker.Locker, db *gorm.DB, opts ...sqllock.Option) (*sqllock.Handle[
 // InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun. The
 // code that began the transaction ends it. See [sqllock.Handle.InTx].
 func InTx(ctx context.Context, db *sqllock.Handle[*gorm.DB], tx *gorm.DB) (*sqllock.Claim, error) {
-	if db == nil {
-		return nil, errors.New("gormlock.InTx: the Handle is nil; make one with gormlock.New, and check its error")
-	}
 	if _, err := dialectOf(tx); err != nil {
 		return nil, err
 	}
@@ -99,8 +96,8 @@ var dialects = map[string]sqllock.Dialect{
 }
 
 func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
-	if db == nil || db.Config == nil || db.Dialector == nil {
-		return 0, errors.New("gormlock: the *gorm.DB is nil, or was not opened")
+	if db.Config == nil || db.Dialector == nil {
+		return 0, errors.New("gormlock: the *gorm.DB was not opened")
 	}
 	d, ok := dialects[db.Name()]
 	if !ok {

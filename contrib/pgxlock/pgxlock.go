@@ -20,7 +20,6 @@ package pgxlock
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,11 +41,7 @@ type DB interface {
 // A caller of Do waits until its ctx ends, or for the Rule's Wait. A refused caller gets
 // locker.ErrBusy, or locker.ErrUnavailable, and its function has not run.
 func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx], error) {
-	d, err := database(db)
-	if err != nil {
-		return nil, err
-	}
-	h, err := sqllock.NewWith(l, d, opts...)
+	h, err := sqllock.NewWith(l, database(db), opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +59,5 @@ func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx
 // InTx claims every lease of ctx in a transaction that other code began and will end. See
 // [sqllock.Handle.InTx].
 func InTx(ctx context.Context, db *sqllock.Handle[pgx.Tx], tx pgx.Tx) (*sqllock.Claim, error) {
-	switch {
-	case db == nil:
-		return nil, errors.New("pgxlock.InTx: the Handle is nil; make one with pgxlock.New, and check its error")
-	case tx == nil:
-		return nil, errors.New("pgxlock.InTx: the transaction is nil")
-	}
 	return db.InTxWith(ctx, &transaction{tx: tx})
 }

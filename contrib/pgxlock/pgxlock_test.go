@@ -292,24 +292,6 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 }
 
-// A nil pool causes an error with a clear text, not a panic.
-func TestWhatIsNilIsAnError(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	for name, db := range map[string]pgxlock.DB{"nil": nil, "a pool": (*pgxpool.Pool)(nil), "a conn": (*pgx.Conn)(nil)} {
-		_, err := pgxlock.New(l, db)
-		if err == nil || !strings.Contains(err.Error(), "pgxlock: the database is nil") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-		_, err := pgxlock.InTx(ctx, handle(t, l, bank(t, nil)), nil)
-		return err
-	})
-	if err == nil || !strings.Contains(err.Error(), "pgxlock.InTx: the transaction is nil") {
-		t.Errorf("InTx: %v", err)
-	}
-}
-
 // The outer transaction has the only connection, so a nested Do would wait for this connection
 // until ctx ends.
 func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {

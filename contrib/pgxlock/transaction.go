@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -30,11 +29,8 @@ type transaction struct {
 }
 
 // database returns a Database with which sqllock begins transactions of db.
-func database(db DB) (sqllock.Database[*transaction], error) {
+func database(db DB) sqllock.Database[*transaction] {
 	d := sqllock.Database[*transaction]{Dialect: sqllock.Postgres}
-	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return d, errors.New("pgxlock: the database is nil; make a pool with pgxpool.New, and check its error")
-	}
 	if pool, ok := db.(*pgxpool.Pool); ok {
 		d.Pool = bounded{pool}
 	}
@@ -70,7 +66,7 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 		}
 		return t, t, nil
 	}
-	return d, nil
+	return d
 }
 
 var errUsed = fmt.Errorf("%w: pgxlock: the connection already has an open transaction; "+

@@ -23,7 +23,6 @@ package sqlxlock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -48,9 +47,6 @@ var dialects = map[string]sqllock.Dialect{
 // locker.ErrBusy, or locker.ErrUnavailable, and its function has not run. A
 // transaction keeps its connection until the settings of MySQL's session are restored.
 func New(l locker.Locker, db *sqlx.DB, opts ...sqllock.Option) (*sqllock.Handle[*sqlx.Tx], error) {
-	if db == nil {
-		return nil, errors.New("sqlxlock: the *sqlx.DB is nil")
-	}
 	d, ok := dialects[db.DriverName()]
 	if !ok {
 		return nil, fmt.Errorf("%w: sqlxlock does not know the driver name %q; give sqlx one of postgres, pgx, mysql, sqlite3 and sqlite",

@@ -6,7 +6,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // mostNodes is the largest number of nodes of a set.
@@ -26,7 +25,7 @@ func CheckClients(caller string, cs []redisstore.Client) error {
 	}
 	addresses := make(map[string]int)
 	for i, c := range cs {
-		if typednil.Is(c) {
+		if c == nil {
 			return fmt.Errorf("latchkit: %s: client %d is nil; give a go-redis v9 client of each server", caller, i)
 		}
 		if _, ok := c.(*redis.Ring); ok {

@@ -41,7 +41,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -122,12 +121,6 @@ type Transactor interface {
 // Remove removes the Record of key, whatever it is. Remove is for operators who want a request to
 // run again.
 func Remove(ctx context.Context, s Store, key string) error {
-	if err := typednil.Context("idempotency: Remove", ctx); err != nil {
-		return err
-	}
-	if typednil.Is(s) {
-		return errors.New("idempotency: Remove: the Store is nil; give the Store of the service")
-	}
 	rec, err := s.Load(ctx, key)
 	for err == nil && rec.Run != "" {
 		rec, err = s.Swap(ctx, key, rec, Record{}, 0)

@@ -11,7 +11,6 @@ import (
 	"github.com/latchkit/latchkit/internal/checked"
 	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/outermost"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -99,12 +98,6 @@ var errFailed = errors.New("the work failed")
 // has begun. If the answer could not be stored, Do returns [ErrNotStored] together with the answer.
 // If a transaction cannot be committed, Do returns the error of the commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
-	if err := typednil.Context("idempotency: Do", ctx); err != nil {
-		return Answer{}, err
-	}
-	if work == nil {
-		return Answer{}, errors.New("idempotency: Do: the function is nil; give the work")
-	}
 	r := run{Keeper: k, Request: req, work: work, fingerprint: fingerprint(req.Content)}
 	var err error
 	if r.seen, err = k.Store.Load(ctx, req.Rule.Key); err != nil {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/typednil"
 )
 
 // recordPrefix separates Records from locks with the same name.
@@ -44,14 +42,11 @@ var _ Store = (*Redis)(nil)
 // The maxmemory-policy of the server should be noeviction or volatile-ttl, because after an early
 // eviction of a Record, its request can run again. A call takes at most 2 s.
 func NewRedis(c redis.Cmdable, opts ...RedisOption) *Redis {
-	if typednil.Is(c) {
+	if c == nil {
 		panic("idempotency: NewRedis: the client is nil; give a client of the service's Redis")
 	}
 	s := Redis{c, recordPrefix}
 	for _, o := range opts {
-		if o == nil {
-			panic("idempotency: NewRedis: an option is nil; leave it out instead")
-		}
 		o(&s)
 	}
 	return &s

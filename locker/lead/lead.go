@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/self"
-	"github.com/latchkit/latchkit/internal/sleep"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -64,9 +62,6 @@ type Leader struct {
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	refuse := func(err error) (*Leader, error) {
 		return nil, &locker.Error{Op: opLead, Key: rule.Key, Err: err}
-	}
-	if typednil.Is(l) {
-		return refuse(fmt.Errorf("%w: the Locker is nil; make one with locker.New, and check its error", locker.ErrUnsupported))
 	}
 	switch {
 	case rule.Wait != 0:
@@ -130,9 +125,6 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
 func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) error {
-	if err := typednil.Context("lead: Run", ctx); err != nil {
-		return err
-	}
 	if err := l.begin(fn); err != nil {
 		return err
 	}
@@ -151,7 +143,9 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 			return err
 		}
 		l.warn(ctx, t)
-		if !sleep.For(ctx, p.afterTerm(l, t, err)) {
+		select {
+		case <-time.After(p.afterTerm(l, t, err)):
+		case <-ctx.Done():
 			return nil
 		}
 	}

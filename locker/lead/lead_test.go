@@ -505,7 +505,6 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 		"the Mode is shared": func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
 		"TTL is 1ns":         func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
 		"the Locker is nil":  func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
-		"option 1 is nil":    func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, nil); return err },
 		"WithGrace(0s)":      func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
 		"WithGrace(2562047h": func() error {
 			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Hour}, lead.WithGrace(math.MaxInt64))
@@ -515,7 +514,6 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: 10 * 365 * 24 * time.Hour}, lead.WithGrace(time.Minute))
 			return err
 		},
-		"WithLogger(nil)":     func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithLogger(nil)); return err },
 		"the function is nil": func() error { return lead.Run(t.Context(), l, locker.Rule{Key: "job"}, nil) },
 		"EndAfter 1s is shorter": func() error {
 			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Second, KeepFor: time.Minute})

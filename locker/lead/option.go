@@ -1,7 +1,6 @@
 package lead
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -20,17 +19,11 @@ type config struct {
 // configure applies the options. ttl is the TTL of a term.
 func configure(opts []Option, ttl time.Duration) (config, error) {
 	c := config{grace: ttl, logger: slog.Default()}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(&c)
 	}
-	switch {
-	case c.grace < time.Millisecond || c.grace > longestGrace:
+	if c.grace < time.Millisecond || c.grace > longestGrace {
 		return c, fmt.Errorf("WithGrace(%v); give 1ms to %v, or leave it out for the TTL", c.grace, longestGrace)
-	case c.logger == nil:
-		return c, errors.New("WithLogger(nil); leave it out for slog.Default")
 	}
 	return c, nil
 }

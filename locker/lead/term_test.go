@@ -3,7 +3,6 @@ package lead_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -290,19 +289,6 @@ func TestWatchSaysOnceThatItCannotAsk(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestWatchRefusesANilInspector(t *testing.T) {
-	t.Parallel()
-	for name, i := range map[string]lead.Inspector{"none": nil, "a nil pointer": (*locker.Engine)(nil)} {
-		var errs []error
-		for _, err := range lead.Watch(t.Context(), i, "job") {
-			errs = append(errs, err)
-		}
-		if len(errs) != 1 || !errors.Is(errs[0], locker.ErrUnsupported) || !strings.Contains(errs[0].Error(), "the Inspector is nil") {
-			t.Errorf("%s: %v", name, errs)
-		}
-	}
 }
 
 // After a pause, no look at the leader's context says that it is alive. Here the clock of the

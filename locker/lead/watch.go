@@ -6,7 +6,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -24,12 +23,6 @@ type Inspector interface {
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
 // continues. Watch ends after ErrInvalidKey, ErrUnsupported and ErrClosed.
 func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {
-	if ctx == nil {
-		return refuseToWatch(key, "the context is nil; give context.Background()")
-	}
-	if typednil.Is(i) {
-		return refuseToWatch(key, "the Inspector is nil; give the *locker.Engine of the lock")
-	}
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
@@ -37,9 +30,6 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 // method asks the server at once when a term of this process begins or ends. The Locker must be
 // an [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
-	if ctx == nil {
-		return refuseToWatch(l.rule.Key, "the context is nil; give context.Background()")
-	}
 	i, ok := l.locker.(Inspector)
 	if !ok {
 		return refuseToWatch(l.rule.Key, fmt.Sprintf("%T cannot show the holder of a key; call lead.Watch with the *locker.Engine inside it", l.locker))

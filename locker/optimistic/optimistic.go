@@ -9,8 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/sleep"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -41,9 +39,6 @@ var (
 // error of the client, nothing was written. The client is a *redis.Client or a
 // *redis.ClusterClient.
 func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ctx context.Context, old []byte) ([]byte, error), opts ...Option) error {
-	if fn == nil {
-		return errors.New("optimistic: Update: the function is nil")
-	}
 	return UpdateAll(ctx, c, []string{key}, func(ctx context.Context, old map[string][]byte) (map[string][]byte, error) {
 		value, err := fn(ctx, old[key])
 		return map[string][]byte{key: value}, err
@@ -56,25 +51,17 @@ func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ct
 // the same hash tag.
 func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn func(ctx context.Context, old map[string][]byte) (map[string][]byte, error), opts ...Option) error {
 	u := &update{client: c, keys: keys, fn: fn, attempts: 100, backoff: locker.Jitter(locker.Exponential(time.Millisecond, 50*time.Millisecond))}
-	if err := typednil.Context("optimistic: UpdateAll", ctx); err != nil {
-		return err
-	}
 	switch {
-	case typednil.Is(c):
+	case c == nil:
 		return errors.New("optimistic: the client is nil; give a *redis.Client or a *redis.ClusterClient")
-	case fn == nil:
-		return errors.New("optimistic: UpdateAll: the function is nil")
 	case len(keys) == 0 || slices.Contains(keys, ""):
 		return errors.New("optimistic: there is no key, or a key is empty")
 	}
-	for i, o := range opts {
-		if o == nil {
-			return fmt.Errorf("optimistic: option %d is nil; leave it out instead", i+1)
-		}
+	for _, o := range opts {
 		o(u)
 	}
-	if u.attempts < 1 || u.backoff == nil {
-		return errors.New("optimistic: WithAttempts needs at least 1, and WithBackoff needs a Backoff; leave these options out for the defaults")
+	if u.attempts < 1 {
+		return errors.New("optimistic: WithAttempts needs at least 1; leave it out for the default")
 	}
 	return u.runObserved(ctx)
 }
@@ -150,7 +137,9 @@ func (u *update) run(ctx context.Context) error {
 		if u.attemptCount == u.attempts {
 			break
 		}
-		if !sleep.For(ctx, pause) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), ErrConflict)
 		}
 	}

@@ -48,9 +48,6 @@ func New(c *redislock.Client, opts ...locker.Option) (*locker.Engine, error) {
 //		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
 //	}))
 func Retries(strategy func() redislock.RetryStrategy) locker.Backoff {
-	if strategy == nil {
-		return nil // WithBackoff refuses it
-	}
 	return func(yield func(time.Duration) bool) {
 		for s := strategy(); ; {
 			if d := s.NextBackoff(); d < 1 || !yield(d) {

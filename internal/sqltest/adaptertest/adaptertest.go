@@ -42,7 +42,6 @@ func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 		"a transaction that ends by its text is noticed":       (*bank[T]).endsByText,
 		"an operation happens once":                            (*bank[T]).doneOnce,
 		"a transaction that somebody else began is claimed in": (*bank[T]).inTx,
-		"a function that is nil is an error":                   (*bank[T]).noFunction,
 		"no COMMIT is sent after the end of ctx was seen":      (*bank[T]).seesTheEnd,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -186,12 +185,6 @@ func (b *bank[T]) inTx() {
 	}
 	if err := b.Adapter.InTx(b.t.Context(), b.Handle, 10); !errors.Is(err, locker.ErrUnguarded) {
 		b.t.Errorf("without a lease: %v, want ErrUnguarded", err)
-	}
-}
-
-func (b *bank[T]) noFunction() {
-	if err := b.Do(b.t.Context(), Account, nil); err == nil {
-		b.t.Error("a function that is nil was accepted")
 	}
 }
 

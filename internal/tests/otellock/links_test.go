@@ -396,8 +396,7 @@ func TestAKeyIsToldFromOthersByItsHash(t *testing.T) {
 
 func TestOptionsRefuseWhatCannotBeMeant(t *testing.T) {
 	for name, o := range map[string]otellock.Option{
-		"WithKeySalt": otellock.WithKeySalt([]byte("short")), "WithSpanAttributesFn": otellock.WithSpanAttributesFn(nil),
-		"WithMetricAttributesFn": otellock.WithMetricAttributesFn(nil), `WithServer("", 6379)`: otellock.WithServer("", 6379),
+		"WithKeySalt": otellock.WithKeySalt([]byte("short")), `WithServer("", 6379)`: otellock.WithServer("", 6379),
 		`WithServer("a", 65536)`: otellock.WithServer("a", 65536),
 	} {
 		if _, err := otellock.New(o); err == nil || !strings.Contains(err.Error(), name) {
