@@ -208,27 +208,18 @@ func (sources) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
 // value returns "", the request lacks the part and is answered 400. If value returns an error, the
 // request is answered 500, and the text of the error stays in the process.
 func WithPart(name string, value func(c *gin.Context) (string, error)) httplock.Option {
-	if value == nil {
-		return httplock.WithPart(name, nil)
-	}
 	return httplock.WithPart(name, func(r *http.Request) (string, error) { return value(contextOf(r)) })
 }
 
 // WithClaims makes {claim.NAME} a part of keys. claims returns the claims that authentication has
 // found.
 func WithClaims(claims func(c *gin.Context) map[string]any) httplock.Option {
-	if claims == nil {
-		return httplock.WithClaims(nil)
-	}
 	return httplock.WithClaims(func(r *http.Request) map[string]any { return claims(contextOf(r)) })
 }
 
 // WithFingerprint sets what distinguishes two requests with the same Idempotency-Key; see
 // [httplock.WithFingerprint].
 func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error)) httplock.Option {
-	if distinct == nil {
-		return httplock.WithFingerprint(nil)
-	}
 	return httplock.WithFingerprint(func(r *http.Request, body []byte) ([]byte, error) { return distinct(contextOf(r), body) })
 }
 
@@ -236,9 +227,6 @@ func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error))
 // lock. With several WithFilters, all their functions must return true. Default: every request is
 // guarded.
 func WithFilter(guarded func(c *gin.Context) bool) httplock.Option {
-	if guarded == nil {
-		return httplock.WithFilter(nil)
-	}
 	return httplock.WithFilter(func(r *http.Request) bool { return guarded(contextOf(r)) })
 }
 
@@ -246,9 +234,6 @@ func WithFilter(guarded func(c *gin.Context) bool) httplock.Option {
 // have been aborted, and p's status and the Retry-After header are set. h may reply in any form; p
 // marshals to an object of problem+json. Default: problem+json.
 func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Option {
-	if h == nil {
-		return httplock.WithErrorHandler(nil)
-	}
 	return httplock.WithErrorHandler(func(_ http.ResponseWriter, r *http.Request, p *httplock.Problem) {
 		c := contextOf(r)
 		c.Abort()
@@ -263,9 +248,6 @@ func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Opti
 // to which the handlers have added c.Error has not succeeded: an outer middleware often turns this
 // error into the status 500. Default: requests with a status below 400 have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
-	if succeeded == nil {
-		return httplock.WithSuccess(nil)
-	}
 	return httplock.WithSuccess(func(r *http.Request, _ int) bool {
 		v := visitOf(r)
 		if !v.ran || v.failed() { // a lock inside may have refused the request
@@ -284,8 +266,5 @@ func WithSuccess(succeeded func(c *gin.Context) bool) httplock.Option {
 // in a template. Make it with key.Of if a client can choose a part of it. If adjust sets OnceFor,
 // let the key say how ids are spelled, as in "order:{param.id|int}"; see [httplock.WithRule].
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) httplock.Option {
-	if adjust == nil {
-		return httplock.WithRule(nil)
-	}
 	return httplock.WithRule(func(r *http.Request, rule *locker.Rule) { adjust(contextOf(r), rule) })
 }

@@ -424,18 +424,14 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	var none *locker.Engine
 	for says, build := range map[string]func(){
-		"the Locker is nil; make one":             func() { ginlock.MustNew(nil, "a") },
-		"the Locker is nil; make one with":        func() { ginlock.MustNew(none, "a") },
-		"an option is nil; leave it out":          func() { ginlock.MustNew(l, "a", httplock.WithName("x"), nil) },
-		"WithWait(0): a wait must have an end":    func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
-		"WithWait(-1s): give a positive time":     func() { ginlock.MustNew(l, "a", httplock.WithWait(-time.Second)) },
-		"WithTTL(1µs): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
-		"WithTTL(-1s): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(-time.Second)) },
-		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
-		"WithErrorHandler(nil); leave it out":     func() { ginlock.MustNew(l, "a", ginlock.WithErrorHandler(nil)) },
-		"WithFilter(nil); leave it out":           func() { ginlock.MustNew(l, "a", ginlock.WithFilter(nil)) },
-		"WithRule(nil); leave it out":             func() { ginlock.MustNew(l, "a", ginlock.WithRule(nil)) },
-		"the key \"\" is empty; name what":        func() { ginlock.MustNew(l, "") },
+		"the Locker is nil; make one":                        func() { ginlock.MustNew(nil, "a") },
+		"latchkit: acquire: invalid rule: the Locker is nil": func() { ginlock.MustNew(none, "a") },
+		"WithWait(0): a wait must have an end":               func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
+		"WithWait(-1s): give a positive time":                func() { ginlock.MustNew(l, "a", httplock.WithWait(-time.Second)) },
+		"WithTTL(1µs): such a short lease":                   func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
+		"WithTTL(-1s): such a short lease":                   func() { ginlock.MustNew(l, "a", httplock.WithTTL(-time.Second)) },
+		"WithStatus(200): choose 409, 423 or 429":            func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
+		"the key \"\" is empty; name what":                   func() { ginlock.MustNew(l, "") },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
 			t.Errorf("%q, want %q", got, says)

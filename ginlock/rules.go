@@ -79,9 +79,6 @@ func unclear(r *http.Request) (string, error) {
 //		log.Fatal(err)
 //	}
 func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
-	if engine == nil {
-		panic("ginlock: Mount: the engine is nil; give the result of gin.New")
-	}
 	g.mu.Lock()
 	for _, r := range engine.Routes() {
 		g.early = append(g.early, r.Method+" "+r.Path)

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
-
-	"github.com/latchkit/latchkit/internal/sleep"
 )
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
@@ -55,7 +53,9 @@ func (c client) unary(ctx context.Context, method string, req, reply any, cc *gr
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
 			return err // the status has more information than the end of the context
 		}
-		if !sleep.For(ctx, pause) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return err
 		}
 	}

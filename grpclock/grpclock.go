@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/latchkit/latchkit/internal/breaker"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -78,11 +77,8 @@ type guard struct {
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
-	if typednil.Is(l) {
+	if l == nil {
 		return nil, fmt.Errorf("grpclock: %s: the Locker is nil; make one with locker.New, and check its error", what)
-	}
-	if rules == nil {
-		return nil, fmt.Errorf("grpclock: %s: the Rules are nil; give FromDescriptors(), or FromMap", what)
 	}
 	cfg, err := newConfig(what, opts)
 	if err != nil {

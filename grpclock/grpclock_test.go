@@ -327,15 +327,10 @@ func TestArgumentsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
 		want   string
 	}{
 		"no Locker":       {nil, rules, nil, "the Locker is nil"},
-		"a nil Engine":    {(*locker.Engine)(nil), rules, nil, "the Locker is nil"},
-		"no rules":        {l, nil, nil, "the Rules are nil"},
-		"a nil option":    {l, rules, []grpclock.Option{nil}, "option 1 is nil"},
 		"an endless wait": {l, rules, []grpclock.Option{grpclock.WithWait(0)}, "a wait must have an end"},
 		"a wait of -2":    {l, rules, []grpclock.Option{grpclock.WithWait(-2)}, "WithWait(-2ns)"},
 		"a short TTL":     {l, rules, []grpclock.Option{grpclock.WithTTL(1)}, "WithTTL(1ns)"},
 		"an odd code":     {l, rules, []grpclock.Option{grpclock.WithBusyCode(codes.OK)}, "WithBusyCode(OK)"},
-		"no filter":       {l, rules, []grpclock.Option{grpclock.WithFilter(nil)}, "WithFilter(nil)"},
-		"no adjustment":   {l, rules, []grpclock.Option{grpclock.WithRule(nil)}, "WithRule(nil)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := grpclock.UnaryServerInterceptor(tc.locker, tc.rules, tc.opts...)

@@ -28,18 +28,12 @@ type KeyFunc struct {
 // missing part. The result is used as it is, without encoding: make it with [key.Of] if a client
 // can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
-	if of == nil {
-		panic("grpclock: KeyOf: the function is nil; give the function that makes the key")
-	}
 	return KeysOf(func(req Request) []string { return []string{of(req)} })
 }
 
 // KeysOf is [KeyOf] for several keys: a call takes the locks of all of them together, or none. An
 // empty result is refused as a missing part.
 func KeysOf[Request any](of func(req Request) []string) KeyFunc {
-	if of == nil {
-		panic("grpclock: KeysOf: the function is nil; give the function that makes the keys")
-	}
 	var none Request
 	f := KeyFunc{of: func(req any) ([]string, error) {
 		r, ok := req.(Request)

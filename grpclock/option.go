@@ -31,10 +31,7 @@ type config struct {
 
 func newConfig(what string, opts []Option) (config, error) {
 	c := config{wait: 5 * time.Second, busy: codes.Aborted}
-	for i, o := range opts {
-		if o == nil {
-			return c, fmt.Errorf("grpclock: %s: option %d is nil; leave it out instead", what, i+1)
-		}
+	for _, o := range opts {
 		o(&c)
 	}
 	if err := c.validate(); err != nil {
@@ -53,21 +50,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithTTL(%v): the smallest is 1ms; leave it out for the Locker's default", c.ttl)
 	case c.busy != codes.Aborted && c.busy != codes.Unavailable && c.busy != codes.ResourceExhausted:
 		return fmt.Errorf("WithBusyCode(%v): choose Aborted, Unavailable or ResourceExhausted", c.busy)
-	}
-	for _, f := range c.observe {
-		if f == nil {
-			return errors.New("WithObserve(nil); leave it out instead")
-		}
-	}
-	for _, f := range c.filters {
-		if f == nil {
-			return errors.New("WithFilter(nil); leave it out to guard every call that has a rule")
-		}
-	}
-	for _, f := range c.adjust {
-		if f == nil {
-			return errors.New("WithRule(nil); leave it out instead")
-		}
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/latchkit/latchkit/internal/framework"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -47,9 +46,6 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 //
 //	mux.Handle("POST /orders/{id}", guard.Wrap("POST /orders/{id}", pay))
 func (g *Guard) Wrap(route string, h http.Handler) http.Handler {
-	if typednil.Is(h) {
-		panic("httplock: the handler of " + route + " is nil")
-	}
 	name, err := normal(route)
 	if err != nil { // a pattern without a method has no Rule
 		name = route
@@ -71,9 +67,6 @@ type Mux interface {
 
 // Handle registers h for a route, under the lock of the route's Rule if there is one.
 func (g *Guard) Handle(mux Mux, route string, h http.Handler) {
-	if typednil.Is(mux) {
-		panic("httplock: Handle: the router is nil; give a *http.ServeMux, for example")
-	}
 	mux.Handle(route, g.Wrap(route, h))
 }
 

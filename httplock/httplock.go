@@ -13,7 +13,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/internal/framework"
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -54,7 +53,7 @@ func signed(opts []Option, err error) error {
 }
 
 func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) {
-	if typednil.Is(l) {
+	if l == nil {
 		return nil, errors.New("the Locker is nil; make one with locker.New, and check its error")
 	}
 	cfg, err := newConfig(opts)

@@ -303,21 +303,14 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	var none *locker.Engine
 	for says, build := range map[string]func(){
-		"httplock: the Locker is nil; make one":                func() { httplock.MustNew(nil, "a") },
-		"httplock: the Locker is nil; make one with":           func() { httplock.MustNew(none, "a") },
-		"httplock: an option is nil; leave it out":             func() { httplock.MustNew(l, "a", nil) },
-		"httplock: WithMaxBody(0): give the number":            func() { httplock.MustNew(l, "a", httplock.WithMaxBody(0)) },
-		"httplock: WithPart(\"x\", nil): give a function":      func() { httplock.MustNew(l, "a", httplock.WithPart("x", nil)) },
-		"httplock: WithClaims(nil): give a function":           func() { httplock.MustNew(l, "a", httplock.WithClaims(nil)) },
-		"httplock: WithClientIP(nil); leave it out":            func() { httplock.MustNew(l, "a", httplock.WithClientIP(nil)) },
-		"httplock: WithObserve(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithObserve(nil)) },
-		"httplock: WithSuccess(nil); leave it out":             func() { httplock.MustNew(l, "a", httplock.WithSuccess(nil)) },
-		"httplock: the secret has 3 bytes; give at least 16":   func() { httplock.MustNew(l, "a", httplock.WithSecret([]byte("abc"))) },
-		"httplock: the Store is nil; make one":                 func() { httplock.MustIdempotency(l, nil, "shop") },
-		"httplock: the key \"{nothing}\" has the part":         func() { httplock.MustNew(l, "{nothing}") },
-		"httplock: WithWait(0): a wait must have an end":       func() { httplock.MustNew(l, "a", httplock.WithWait(0)) },
-		"httplock: WithStatus(418): choose 409, 423 or 429":    func() { httplock.MustNew(l, "a", httplock.WithStatus(418)) },
-		"httplock: WithErrorHandler(nil); leave it out to get": func() { httplock.MustNew(l, "a", httplock.WithErrorHandler(nil)) },
+		"httplock: the Locker is nil; make one":                        func() { httplock.MustNew(nil, "a") },
+		"httplock: latchkit: acquire: invalid rule: the Locker is nil": func() { httplock.MustNew(none, "a") },
+		"httplock: WithMaxBody(0): give the number":                    func() { httplock.MustNew(l, "a", httplock.WithMaxBody(0)) },
+		"httplock: the secret has 3 bytes; give at least 16":           func() { httplock.MustNew(l, "a", httplock.WithSecret([]byte("abc"))) },
+		"httplock: the Store is nil; make one":                         func() { httplock.MustIdempotency(l, nil, "shop") },
+		"httplock: the key \"{nothing}\" has the part":                 func() { httplock.MustNew(l, "{nothing}") },
+		"httplock: WithWait(0): a wait must have an end":               func() { httplock.MustNew(l, "a", httplock.WithWait(0)) },
+		"httplock: WithStatus(418): choose 409, 423 or 429":            func() { httplock.MustNew(l, "a", httplock.WithStatus(418)) },
 	} {
 		got := func() (text string) {
 			defer func() { text = fmt.Sprint(recover()) }()

@@ -373,12 +373,6 @@ func TestMistakesOfIdempotency(t *testing.T) {
 		"WithLifetime(-1ns): give the time": func() (func(http.Handler) http.Handler, error) {
 			return httplock.NewIdempotency(l, store, "shop", httplock.WithLifetime(-1))
 		},
-		"WithStore(nil); leave it out": func() (func(http.Handler) http.Handler, error) {
-			return httplock.New(l, "shop", httplock.WithStore(nil))
-		},
-		"WithStorable(nil); leave it out": func() (func(http.Handler) http.Handler, error) {
-			return httplock.New(l, "shop", httplock.WithStorable(nil))
-		},
 	} {
 		if _, err := build(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)

@@ -64,9 +64,6 @@ func newConfig(opts []Option) (config, error) {
 		},
 	}
 	for _, o := range opts {
-		if o == nil {
-			return c, errors.New("an option is nil; leave it out instead")
-		}
 		o(&c)
 	}
 	return c, c.validate()
@@ -155,10 +152,8 @@ func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secr
 // request is answered 500, and the text of the error stays in the process.
 func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	return func(c *config) {
-		if !c.refuse(value == nil, "WithPart(%q, nil): give a function that reads the part", name) {
-			c.parts = maps.Clone(c.parts)
-			c.parts[name] = value
-		}
+		c.parts = maps.Clone(c.parts)
+		c.parts[name] = value
 	}
 }
 
@@ -166,32 +161,20 @@ func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 // authentication has found. The part is the value of NAME in this map. Default: a key with
 // {claim.NAME} is refused.
 func WithClaims(claims func(r *http.Request) map[string]any) Option {
-	return func(c *config) {
-		if !c.refuse(claims == nil, "WithClaims(nil): give a function that returns the claims of an authenticated request") {
-			c.claims = claims
-		}
-	}
+	return func(c *config) { c.claims = claims }
 }
 
 // WithClientIP sets how {ip} is read. Use it behind proxies that name their client in a header.
 // Default: the host of http.Request.RemoteAddr.
 func WithClientIP(ip func(r *http.Request) string) Option {
-	return func(c *config) {
-		if !c.refuse(ip == nil, "WithClientIP(nil); leave it out to use the address of the connection") {
-			c.ip = ip
-		}
-	}
+	return func(c *config) { c.ip = ip }
 }
 
 // WithFilter guards only requests for which guarded returns true. All other requests run without a
 // lock. With several WithFilters, all their functions must return true. Default: every request is
 // guarded.
 func WithFilter(guarded func(r *http.Request) bool) Option {
-	return func(c *config) {
-		if !c.refuse(guarded == nil, "WithFilter(nil); leave it out to guard every request") {
-			c.filters = append(c.filters, guarded)
-		}
-	}
+	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
 // noRoute says what happens to a request without a route.
@@ -218,22 +201,14 @@ func WithUnguardedNoRoute() Option { return func(c *config) { c.noRoute = unguar
 // set. h may reply in any form, and writes the status. p marshals to an object of problem+json. If
 // h writes nothing, p.Status is written. Default: problem+json.
 func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)) Option {
-	return func(c *config) {
-		if !c.refuse(h == nil, "WithErrorHandler(nil); leave it out to get problem+json") {
-			c.render = h
-		}
-	}
+	return func(c *config) { c.render = h }
 }
 
 // WithObserve calls see with each Problem before its reply is written, even if no reply can be
 // written any more. The function see is for logs. [Problem.Failure] reports whether an operator
 // should know of the Problem.
 func WithObserve(see func(r *http.Request, p *Problem)) Option {
-	return func(c *config) {
-		if !c.refuse(see == nil, "WithObserve(nil); leave it out instead") {
-			c.observe = append(c.observe, see)
-		}
-	}
+	return func(c *config) { c.observe = append(c.observe, see) }
 }
 
 // WithSuccess says which requests have succeeded, so that Rule.OnceFor remembers their work as
@@ -245,9 +220,7 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 // back because of the error of a write.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
-		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
-			c.succeeded = func(r *http.Request, out response) bool { return succeeded(r, out.Status()) }
-		}
+		c.succeeded = func(r *http.Request, out response) bool { return succeeded(r, out.Status()) }
 	}
 }
 
@@ -259,11 +232,7 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 // If adjust sets OnceFor, let the key say how ids are spelled, as in "order:{param.id|int}": only
 // [FromRules] can check this. Otherwise each spelling of an id does the work once more.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
-	return func(c *config) {
-		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {
-			c.adjust = append(c.adjust, adjust)
-		}
-	}
+	return func(c *config) { c.adjust = append(c.adjust, adjust) }
 }
 
 // WithFramework is for ginlock and the other adapters of this project: they read requests with the
@@ -317,11 +286,7 @@ func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyType
 // the header Idempotency-Key but, for example, by "payment:{body.request_id}". Then the responses
 // to every method are stored.
 func WithStore(store idempotency.Store) Option {
-	return func(c *config) {
-		if !c.refuse(store == nil, "WithStore(nil); leave it out to store nothing") {
-			c.store = store
-		}
-	}
+	return func(c *config) { c.store = store }
 }
 
 // WithLifetime sets for how long a response is stored. Default: 24 h.
@@ -336,19 +301,11 @@ func WithFinishWithin(d time.Duration) Option { return func(c *config) { c.finis
 // Default: method, path, query, media type and body. Parameters of the type and the boundary of a
 // form do not count, because clients change them when they send a request again.
 func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)) Option {
-	return func(c *config) {
-		if !c.refuse(distinct == nil, "WithFingerprint(nil); leave it out to compare method, URL, type and body") {
-			c.distinct = distinct
-		}
-	}
+	return func(c *config) { c.distinct = distinct }
 }
 
 // WithStorable says which responses are stored. Default: all responses are stored except those with
 // the status 5xx, 408, 425 or 429, or with a Retry-After.
 func WithStorable(storable func(status int, h http.Header) bool) Option {
-	return func(c *config) {
-		if !c.refuse(storable == nil, "WithStorable(nil); leave it out to go by the status") {
-			c.storable = storable
-		}
-	}
+	return func(c *config) { c.storable = storable }
 }

@@ -17,7 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"internal/sleep internal/typednil internal/outermost internal/checked internal/self internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/outermost internal/self internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
 
 	{"locker/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -48,7 +48,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/lead", "./locker", "a term is a lease"},
 	{"locker/idempotency", "./locker", "a response is stored under a lease"},
 	{"locker/idempotency asynqlock", "./internal/exclusive", "a request, a schedule and a tick have one holder on every Locker"},
-	{"locker/idempotency locker/lead", "./internal/checked", "a look at the context of work looks at the lease"},
+	{"locker/lead", "./internal/exclusive", "a look at the context of work looks at the lease"},
 	{"internal/exclusive", "./locker", "it makes a Rule for a Locker"},
 	{"internal/breaker", "./internal/exclusive", "a call whose record cannot be read does not fail open"},
 	{"locker locker/idempotency", "./internal/outermost", "the lease of a request closes no circle of waits"},
@@ -64,7 +64,6 @@ var mayImport = []struct{ importer, what, why string }{
 	{"httplock ginlock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
 	{"httplock ginlock", "./internal/framework", "a key must contain what the framework's handler reads; a request carries the framework's context"},
-	{"httplock grpclock", "./internal/sleep ./internal/typednil", "they pause between attempts, and refuse a nil Locker"},
 	{"internal/framework", "net/http", "a framework reads requests"},
 	{"httplock ginlock", "net/http", "the framework"},
 	{"ginlock", "./httplock", "gin uses net/http, so all code that is not special to gin is in httplock"},

@@ -1,5 +1,5 @@
-// Package exclusive makes the rules of work that must have one holder, whatever Locker the program
-// gives: idempotent requests, the ticks of a schedule.
+// Package exclusive is for work that must have one holder: its rule on every Locker that the program
+// gives, and its context, which is over as soon as somebody looks after the lease's time.
 package exclusive
 
 import (

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/checked"
 	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/internal/outermost"
 	"github.com/latchkit/latchkit/locker"
@@ -329,7 +328,7 @@ func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, defaultLife
 // outlive returns a context with the values of ctx. This context ends when lease ends. It also ends
 // when the time limit has passed after the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (context.Context, context.CancelFunc) {
-	working, cancel := checked.WithCancelCause(context.WithoutCancel(ctx), lease.Context())
+	working, cancel := exclusive.WithCancelCause(context.WithoutCancel(ctx), lease.Context())
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	stopClient := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(limit)

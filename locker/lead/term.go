@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/checked"
+	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -61,7 +61,7 @@ func (l *Leader) newTerm(ctx context.Context) *term {
 	t.lease, _ = locker.FromContext(ctx)
 	t.shown = Term{Fence: t.lease.Fence(), Began: time.Now()}
 	ctx, t.observed = t.lease.Observe(ctx, opLead)
-	t.ctx, t.cancel = checked.WithCancelCause(ctx, ctx)
+	t.ctx, t.cancel = exclusive.WithCancelCause(ctx, ctx)
 	return t
 }
 

@@ -1,5 +1,4 @@
-// Package checked makes contexts that are over as soon as somebody looks after the lease's time.
-package checked
+package exclusive
 
 import "context"
 
