@@ -57,7 +57,7 @@ func Example() {
 func ExampleProblem() {
 	store := lockertest.NewMemory()
 	store.Occupy("user:42", 0) // another task holds the lock
-	l, err := locker.NewFromStore(store)
+	l, err := store.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func ExampleGuard_Client() {
 
 // WithDecoder is for payloads that are protobuf messages or have another format.
 func ExampleWithDecoder() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

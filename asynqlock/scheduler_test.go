@@ -14,9 +14,9 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The clocks of two processes differ. Both processes want to enqueue a tick of the same second, one

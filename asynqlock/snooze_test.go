@@ -11,9 +11,9 @@ import (
 	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // A task that is put off must run in the end, and being put off must use no retry. asynq treats

@@ -15,6 +15,7 @@ import (
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -90,7 +91,7 @@ func handlers(l locker.Locker) (names []string, all map[string]http.Handler, err
 
 func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	gin.SetMode(gin.ReleaseMode)
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := locktest.NewEngine(lockertest.NewMemory())
 	if err != nil {
 		return f, err
 	}

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
@@ -89,7 +90,7 @@ func (w observedLock) take(ctx context.Context, length time.Duration) (c cost, e
 		parent.TraceFlags = trace.FlagsSampled
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.NewSpanContext(parent))
-	l, err := locker.NewFromStore(lockertest.NewMemory(), w.option)
+	l, err := locktest.NewEngine(lockertest.NewMemory(), w.option)
 	if err != nil {
 		return c, err
 	}

@@ -45,7 +45,7 @@ func Example() {
 func ExampleNew_busy() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 1500*time.Millisecond) // another request holds the lock
-	l, err := locker.NewFromStore(store)
+	l, err := store.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func ExampleNew_busy() {
 
 // Refused requests get a reply in your own form, and only requests that change data take a lock.
 func ExampleWithErrorHandler() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func ExampleWithErrorHandler() {
 
 // Payments are made once: a second request within a day gets 409 with the code "already-done".
 func ExampleWithRule() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func fillBasket(c *gin.Context) { c.Status(http.StatusNoContent) }
 
 // Rules without a route are found when the program starts.
 func ExampleGuard_Mount() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func ExampleParseRules() {
 // A client repeats a payment because it got no reply. The repeated request gets the stored reply,
 // and the payment is made once.
 func ExampleMustIdempotency() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

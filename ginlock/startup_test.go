@@ -12,6 +12,8 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -106,7 +108,7 @@ func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 // These rules used to be accepted at start-up, although every request then failed.
 func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	single, err := locker.NewFromStore(plain{lockertest.NewMemory()})
+	single, err := locktest.NewEngine(plain{lockertest.NewMemory()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 }
 
 // plain is a Store that has neither readers nor permits.
-type plain struct{ locker.Store }
+type plain struct{ store.Store }
 
 func TestRoutesWithoutARuleAreListed(t *testing.T) {
 	e := gin.New()

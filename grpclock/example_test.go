@@ -42,7 +42,7 @@ func ExampleFromMap() {
 		shop.Shop_Read_FullMethodName:  {Key: "order:{req.order_id}", Mode: locker.Shared},
 		shop.Shop_Move_FullMethodName:  {Func: grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.GetItem().GetSku() }), Name: "sku"},
 	})
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func ExampleFromMap() {
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 0) // another call holds the lock
-	l, err := locker.NewFromStore(store)
+	l, err := store.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

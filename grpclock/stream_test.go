@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -356,7 +357,7 @@ func TestAStreamThatIsOverIsForgotten(t *testing.T) {
 
 func TestCloseEndsStreamsThatWait(t *testing.T) {
 	h := streaming{make(chan struct{}), make(chan context.Context, 1)}
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := locktest.NewEngine(lockertest.NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}

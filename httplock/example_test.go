@@ -17,7 +17,7 @@ import (
 // A handler of net/http runs for one request per order at a time.
 func Example() {
 	store := lockertest.NewMemory()
-	l, err := locker.NewFromStore(store)
+	l, err := store.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func Example() {
 // A program that stops: the requests that hold a lock finish, and all others are answered 503 with
 // Retry-After.
 func ExampleNew_shutdown() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	steps "github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestAContextThatEndsIsToldApartFromBusy(t *testing.T) {
@@ -103,7 +103,7 @@ func TestAnAbandonedAcquireIsUndoneOnceTheServerAnswers(t *testing.T) {
 
 // spy records the claims of releases.
 type spy struct {
-	locker.Store
+	store.Store
 	mu       sync.Mutex
 	releases []store.Claim
 	acquires []store.Claim

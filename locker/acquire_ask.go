@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // goOn returns (lease, err) if it has a lease or an error. Otherwise it waits and asks again

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -130,7 +131,7 @@ func TestOptionsThatCannotBeMeantAreRefused(t *testing.T) {
 		"huge prefix":      {[]locker.Option{locker.WithPrefix(strings.Repeat("p", 300))}, "WithPrefix"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := locker.NewFromStore(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.text) {
+			if _, err := locktest.NewEngine(lockertest.NewMemory(), tc.opts...); err == nil || !strings.Contains(err.Error(), tc.text) {
 				t.Fatalf("%v, want it to name %s", err, tc.text)
 			}
 		})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/outermost"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // unansweredFor is the longest time for which an acquire is repeated while the server has not yet

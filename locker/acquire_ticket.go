@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // ticket is one token on its way to a hold. It contains the claim that is sent to the Store with

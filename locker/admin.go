@@ -5,8 +5,103 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
+
+// The types below are those of the contract between the Engine and the kinds of lock, with their
+// fields as comments, because pages of documentation do not show the fields of an alias.
+type (
+	// Info says who holds a key: see [Engine.Inspect].
+	//
+	//	Held     bool
+	//	Kept     bool // the lease was released, but Rule.KeepFor keeps the key
+	//	Foreign  bool // another library or program holds the key; below, only Left is known
+	//	Mode     Mode
+	//	Fence    uint64        // the fence that Revoke needs
+	//	Since    time.Time     // when the lease was granted, by the server's clock; zero when unknown
+	//	Left     time.Duration // the time until the lease ends unless renewed; < 0: it has no end
+	//	Waiters  int           // the number of entries in the server's queue
+	//	Readers  int           // with Mode Shared: how many leases share the key, usually one for each process that reads
+	//	Metadata string
+	//
+	//	// Traceparent is the span under which the holder took the key, in the format of the header
+	//	// traceparent, if the holder's Observer has stored it; "" when it is not known.
+	//	Traceparent string
+	//
+	//	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
+	//	// The fields Metadata and Since above belong to the first reader of the phase. The server
+	//	// stores neither value for later readers.
+	//	Reading []Reader
+	//
+	//	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is
+	//	// the fence of the first permit since the key was free. All other fields above are about the
+	//	// permit that runs out first.
+	//	Permits []Permit
+	//	Used    int // how many units of a semaphore are held
+	//	Limit   int // the smallest Limit of the permits that are held
+	Info = store.Info
+
+	// Reader is one of the leases that share a key.
+	//
+	//	Left    time.Duration // the time until the lease runs out unless renewed
+	//	Process int           // readers with the same number are in one process; 0: a reader that no message reaches
+	Reader = store.Reader
+
+	// Permit is one holder's units of a semaphore.
+	//
+	//	Fence    uint64        // the fence that Revoke needs
+	//	Weight   int           // how many units the permit holds
+	//	Limit    int           // how many units may be held at once, by the Rule of the permit's holder
+	//	Since    time.Time     // when the permit was granted, by the server's clock; zero when unknown
+	//	Left     time.Duration // the time until the permit ends unless renewed
+	//	Kept     bool          // the permit was released, but Rule.KeepFor keeps its units
+	//	Metadata string
+	//
+	//	Traceparent string // as in Info
+	Permit = store.Permit
+
+	// Waiter is an entry in the queue of a key: see [Engine.Queue]. Callers of one process that
+	// wait for a key on equal terms usually share one entry.
+	//
+	//	Mode     Mode
+	//	Since    time.Time // when the waiter began to wait, by the server's clock; zero when unknown
+	//	Handed   bool      // the key was handed to the waiter, and the waiter has not confirmed yet
+	//	Gone     bool      // the waiter's process does not listen any more, so its turn passes to the next waiter
+	//	Process  int       // the number of the waiter's process in this answer, from 1; 0: the waiter polls, without an inbox
+	//	Metadata string    // "" if the Store keeps no metadata of waiters
+	//
+	//	Weight int // how many units of a semaphore the waiter needs; 0: it waits for a lock
+	//	Limit  int // how many units may be held at once, by the waiter's Rule
+	Waiter = store.Waiter
+
+	// Node is the state of one node of a quorum, or of the only server, as this process sees it:
+	// see [Engine.Nodes].
+	//
+	//	Index  int    // the place in the list of clients, from 0
+	//	Addr   string // the address that the node's client connects to; "" when it is not known
+	//	State  NodeState
+	//	Reason string // why the node does not vote, and what to do; "" when it votes
+	//	// The time until the node votes if nothing else happens; 0 when it votes, or when the time is
+	//	// not known.
+	//	Left   time.Duration
+	//	Offset time.Duration // the difference between the node's clock and the median of all nodes' clocks
+	//	// Why this process' waiters poll, and get no messages from the node; "" while they get them.
+	//	Polls string
+	Node = store.Node
+
+	// NodeState is [NodeVotes], or a word that says why a node does not vote: unknown, behind,
+	// joins, forms, clock, replaced, stranger, twice, evicts, unsupported, unreachable.
+	NodeState = store.NodeState
+
+	// A Warning reports a setting of the server that can lose locks: see [Warner].
+	//
+	//	Code string // a code with few values, such as "eviction-policy"
+	//	Text string // the problem, and what to do
+	Warning = store.Warning
+)
+
+// NodeVotes is the state of a node that votes.
+const NodeVotes = store.NodeVotes
 
 // Inspect returns the present holder of key. The answer may be out of date when it arrives, because
 // Inspect does not lock the key.
@@ -55,9 +150,6 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 
 // literal escapes a text, so that the resulting pattern matches only this text.
 var literal = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)
-
-// Waiter is an entry in the queue of a key.
-type Waiter = store.Waiter
 
 // Queue returns the waiters of key that the server knows now. The waiter whose turn comes next is
 // the first. Callers of one process that wait for a key on equal terms usually share one entry.
@@ -128,7 +220,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
 // node. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
 // why its waiters poll. A Store without subscriptions returns [ErrUnsupported].
-func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {
+func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -315,7 +316,7 @@ func TestALeaseThatCouldNeverBeUsedIsRefused(t *testing.T) {
 				t.Errorf("Check accepts %+v", rule)
 			}
 		}
-		if _, err := locker.NewFromStore(store, locker.WithTTL(2*time.Millisecond)); err == nil {
+		if _, err := locktest.NewEngine(store, locker.WithTTL(2*time.Millisecond)); err == nil {
 			t.Error("WithTTL accepts 2 ms")
 		}
 		release(t, acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Millisecond}))

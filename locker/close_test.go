@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -16,7 +17,7 @@ import (
 
 func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, err := locker.NewFromStore(store)
+		l, err := locktest.NewEngine(store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 
 func TestCloseIsBoundedByItsContext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		hold := make(chan struct{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -126,7 +127,7 @@ func TestCloseWithAnEndedContextFailsOnlyIfSomethingIsLeft(t *testing.T) {
 // newEngine makes a Locker that the test does not close.
 func newEngine(t *testing.T, store *lockertest.Memory) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewFromStore(store)
+	l, err := locktest.NewEngine(store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func loseAcquire(t *testing.T, l *locker.Engine, store *lockertest.Memory, rule 
 
 func TestCloseFinishesUndos(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		_ = loseAcquire(t, l, store, locker.Rule{Key: "a"})
 		time.AfterFunc(3*time.Second, func() { store.Fail(locker.OpRelease, nil) })
 		if err := l.Close(t.Context()); err != nil {
@@ -162,7 +163,7 @@ func TestCloseFinishesUndos(t *testing.T) {
 
 func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		_ = loseAcquire(t, l, store, locker.Rule{Key: "a"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -178,7 +179,7 @@ func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 // for good.
 func TestCloseWithoutADeadlineEndsThoughTheServerIsGone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		_ = loseAcquire(t, l, store, locker.Rule{Key: "a", TTL: time.Hour})
 		ran := make(chan struct{})
 		go func() {
@@ -217,7 +218,7 @@ func TestCloseWithoutADeadlineEndsThoughTheServerIsGone(t *testing.T) {
 
 func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		store.Delay(locker.OpAcquire, time.Second)
 		ended := make(chan error, 1)
 		go func() {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // streakWithin is the time after which no streak continues. This limit shortens the wait of other

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // following is a Store with a fault. The first release that carries an acquire has no effect and
@@ -54,7 +54,7 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 }
 
 // dropping is a Store whose releases take a second and drop the acquire that they should carry.
-type dropping struct{ locker.Store }
+type dropping struct{ store.Store }
 
 func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	<-time.After(time.Second)

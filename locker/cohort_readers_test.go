@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -177,9 +178,12 @@ func TestTermsOfReaders(t *testing.T) {
 	}
 }
 
+// exclusive hides all capabilities of a Store.
+type exclusive struct{ store.Store }
+
 func TestALockerWithoutReadersSaysSo(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, struct{ locker.Store }{store})
+		l := lockertest.NewLocker(t, exclusive{store})
 		_, err := l.Acquire(t.Context(), reading)
 		wantErr(t, err, "a", locker.ErrUnsupported)
 		if err := acquire(t, l, writing).Downgrade(t.Context()); !errors.Is(err, locker.ErrUnsupported) {

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. Each

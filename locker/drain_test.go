@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -165,7 +166,7 @@ func TestTheHoldersTimeIsOverWhenDrainsContextEnds(t *testing.T) {
 // Close during a Drain ends the contexts of the holders at once, and Drain says so.
 func TestCloseEndsADrain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		drained := make(chan error, 1)
 		go func() { drained <- l.Drain(t.Context()) }()
@@ -191,7 +192,7 @@ func TestCloseEndsADrain(t *testing.T) {
 // for which a later Drain would wait.
 func TestDrainAfterACloseThatRefusedAHolderReturns(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		ran := make(chan error, 1)
 		go func() {
 			ran <- locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // An Engine turns a [Store] into a [Locker]. The Engine makes the tokens, keeps the deadlines,
@@ -57,9 +57,12 @@ type closure struct {
 	err  error         // what Close returned
 }
 
-// NewFromStore returns a Locker on s. The other constructors make a Store
-// of their kind of lock and call NewFromStore. Call NewFromStore for a Store of your own.
-func NewFromStore(s Store, opts ...Option) (*Engine, error) {
+func init() {
+	store.NewEngine = func(s store.Store, opts any) (any, error) { return newFromStore(s, opts.([]Option)...) }
+}
+
+// newFromStore returns a Locker on s.
+func newFromStore(s store.Store, opts ...Option) (*Engine, error) {
 	cfg, err := configure(opts, Option.set)
 	if err != nil {
 		return nil, err
@@ -67,7 +70,7 @@ func NewFromStore(s Store, opts ...Option) (*Engine, error) {
 	return newEngine(s, cfg), nil
 }
 
-func newEngine(s Store, cfg config) *Engine {
+func newEngine(s store.Store, cfg config) *Engine {
 	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, draining: make(chan struct{}), closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
 	e.cfg.noUnits = noUnits(e.can)
 	e.background, e.cancelBackground = context.WithCancel(context.Background())

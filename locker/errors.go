@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Errors for [errors.Is]. They are wrapped in an [*Error], which names the operation and the key.
@@ -36,7 +36,7 @@ var (
 	// ErrUnavailable is never also ErrBusy.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
-	// The error contains the error of each node: see [store.NodeError].
+	// The error contains the error of each node: see [NodeError].
 	ErrQuorum = store.ErrQuorum
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported
@@ -56,6 +56,14 @@ var (
 	// ErrClosed: the Locker is being drained, or was closed.
 	ErrClosed = store.ErrClosed
 )
+
+// NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each node
+// that failed; [errors.As] finds the first of them.
+//
+//	Node int    // the node's place in the list of clients, from 0
+//	Addr string // the address that the node's client connects to; "" when it is not known
+//	Err  error
+type NodeError = store.NodeError
 
 type revoked struct{}
 

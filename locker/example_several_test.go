@@ -13,7 +13,7 @@ import (
 )
 
 func ExampleRunAll() {
-	l, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: New
+	l, err := lockertest.NewMemory().NewLocker() // in a service: New
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleRunAll() {
 }
 
 func ExampleNewReentrant() {
-	e, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: New
+	e, err := lockertest.NewMemory().NewLocker() // in a service: New
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ExampleNewReentrant() {
 }
 
 func ExampleNewStriped() {
-	e, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: New
+	e, err := lockertest.NewMemory().NewLocker() // in a service: New
 	if err != nil {
 		log.Fatal(err)
 	}

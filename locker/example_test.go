@@ -125,7 +125,7 @@ func ExampleNewReadWrite() {
 
 // A writer that has finished writing lets readers in, but no other writer.
 func ExampleLease_Downgrade() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func ExampleLease_Downgrade() {
 }
 
 func ExampleEngine_Acquire() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

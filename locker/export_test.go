@@ -3,6 +3,8 @@ package locker
 import (
 	"context"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // DriftOf returns how much of the TTL the holder does not use, because clocks run at different
@@ -39,7 +41,7 @@ func StopKeeper(e *Engine) { e.keeper.stop() }
 
 // NewWithBackgroundRelease does the work of New with the option WithBackgroundRelease. It is for a
 // test's own Store.
-func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
+func NewWithBackgroundRelease(s store.Store, opts ...Option) (*Engine, error) {
 	cfg, err := configure(opts, Option.set)
 	cfg.background = true
 	return newEngine(s, cfg), err

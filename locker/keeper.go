@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // keeper renews all holds of an Engine, and ends the holds whose time is over. It is one goroutine

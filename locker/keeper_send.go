@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // mostUnanswered is the largest number of unanswered renewals of one hold. Without this limit,

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestALeaseIsRenewedForHours(t *testing.T) {
@@ -145,7 +145,7 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 
 // lagging is a Store whose renewals succeed only when the test allows it.
 type lagging struct {
-	locker.Store
+	store.Store
 	renew func([]store.Claim)
 }
 

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	steps "github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // lane is a Memory that sends releases as a link sends them. A release is sent together with the

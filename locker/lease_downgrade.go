@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Downgrade makes an Exclusive lease Shared in one step, so that no other writer gets the key in

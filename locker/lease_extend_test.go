@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
@@ -219,7 +220,7 @@ func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
 
 func TestExtendWhileClosingSaysSo(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l, _ := locker.NewFromStore(store)
+		l, _ := locktest.NewEngine(store)
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // A Locker turns a [Rule] into a [Lease]. The constructors of this package return Lockers. A
@@ -95,18 +95,8 @@ func (r Rule) name() string {
 	return cmp.Or(r.Name, prefix, "lock")
 }
 
-// This is the part of the contract between the Engine and its Stores that users see. The rest is in
-// package store, for authors of a Store.
-type (
-	// A Store makes the atomic steps of one kind of lock: see package store.
-	Store = store.Store
-	// Mode says with whom a lease may be shared.
-	Mode = store.Mode
-	// Info says who holds a key: see [Engine.Inspect].
-	Info = store.Info
-	// A Warning reports a setting of the server that can cause the loss of locks: see [Warner].
-	Warning = store.Warning
-)
+// Mode says with whom a lease may be shared.
+type Mode = store.Mode
 
 const (
 	// Exclusive admits one holder. Exclusive is the zero value.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // A WaitObserver is an Observer that is also notified when an acquire begins to wait.

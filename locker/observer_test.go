@@ -11,9 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestTheObserverHearsEveryOutcome(t *testing.T) {
@@ -132,7 +133,7 @@ func TestALossIsALossWhateverFailedBefore(t *testing.T) {
 func TestEveryBeginEnds(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var rec lockertest.Recorder
-		l, err := locker.NewFromStore(store, locker.WithObserver(&rec))
+		l, err := locktest.NewEngine(store, locker.WithObserver(&rec))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Client has the methods of a Redis client that a Locker needs. A *redis.Client is a Client.
@@ -129,7 +130,7 @@ func New(c Client, opts ...SingleOption) (*Engine, error) {
 
 // newOnRedis returns the Locker of a constructor for one server, a Sentinel set or a Cluster. limit
 // is the number of units of a semaphore; 0: the Locker is no semaphore.
-func newOnRedis(constructor string, c Client, opts []SingleOption, limit int, makeStore func(redisstore.Client, redisstore.Settings) (Store, error)) (*Engine, error) {
+func newOnRedis(constructor string, c Client, opts []SingleOption, limit int, makeStore func(redisstore.Client, redisstore.Settings) (store.Store, error)) (*Engine, error) {
 	if err := checkClient(constructor, c); err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func newOnRedis(constructor string, c Client, opts []SingleOption, limit int, ma
 }
 
 // onRedis returns the Locker with the configuration cfg on the Store that makeStore makes.
-func onRedis(c Client, cfg config, makeStore func(redisstore.Client, redisstore.Settings) (Store, error)) (*Engine, error) {
+func onRedis(c Client, cfg config, makeStore func(redisstore.Client, redisstore.Settings) (store.Store, error)) (*Engine, error) {
 	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
 	s, err := makeStore(c, cfg.redis())
 	if err != nil {
@@ -252,7 +253,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // which server does not vote, why, and for how long. A Redis Cluster is enrolled slot by slot,
 // which takes a minute.
 //
-// The error is [ErrQuorum], with a [store.NodeError] inside for each server that does not vote. The
+// The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The
 // end of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)

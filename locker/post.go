@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // post brings the events of a [Notifier] to the acquisitions that they concern. A message about a

@@ -4,9 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // slowReset is a process whose Notifier needs 3 s to close a lost connection.

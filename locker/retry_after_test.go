@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // longLine is a Store with a holder that has held the key for 60 days, and 899 callers before

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 var _ multiLocker = (*Engine)(nil)

@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // rulesOf returns a rule for each key. Only the field Key of these rules is set.
@@ -203,9 +203,9 @@ func TestAReaderInRunAllCostsNoFurtherCall(t *testing.T) {
 }
 
 func TestRunAllTellsTheObserverOfWhatItDidNotComeTo(t *testing.T) {
-	for name, kind := range map[string]func(locker.Store) locker.Store{
-		"in one step":         func(s locker.Store) locker.Store { return s },
-		"one after the other": func(s locker.Store) locker.Store { return struct{ locker.Store }{s} },
+	for name, kind := range map[string]func(store.Store) store.Store{
+		"in one step":         func(s store.Store) store.Store { return s },
+		"one after the other": func(s store.Store) store.Store { return struct{ store.Store }{s} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {

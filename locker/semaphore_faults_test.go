@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -108,7 +109,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	for i := range 3 {
 		p := m.NewProcess()
 		processes = append(processes, p)
-		e, err := locker.NewFromStore(p, locker.WithTTL(ttl))
+		e, err := locktest.NewEngine(p, locker.WithTTL(ttl))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ func ExampleNew_options() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.NewFromStore(lockertest.NewMemory(), locker.WithObserver(observer))
+	l, err := lockertest.NewMemory().NewLocker(locker.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 // A route of Echo 4 handles one request per order at a time.
 func Example() {
 	store := lockertest.NewMemory()
-	l, err := locker.NewFromStore(store)
+	l, err := store.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // A Chore is a release for which no caller waits. The release is repeated until it is answered or

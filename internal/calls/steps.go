@@ -8,7 +8,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Steps begins the steps of a Store, so that no caller must wait for the answer. latchkit's own

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -45,19 +46,19 @@ func closed(t testing.TB, l *locker.Engine, err error) *locker.Engine {
 }
 
 // SingleStore makes the Store that locker.New uses.
-func SingleStore(c locker.Client) locker.Store {
+func SingleStore(c locker.Client) store.Store {
 	s, _ := redisstore.New(c, redisstore.Settings{}) // only wrong options cause an error
 	return s
 }
 
 // SemaphoreStore makes the Store that locker.NewSemaphore uses.
-func SemaphoreStore(c locker.Client) locker.Store {
+func SemaphoreStore(c locker.Client) store.Store {
 	s, _ := redisstore.NewSemaphore(c, redisstore.Settings{})
 	return s
 }
 
 // ReadWriteStore makes the Store that locker.NewReadWrite uses.
-func ReadWriteStore(c locker.Client) locker.Store {
+func ReadWriteStore(c locker.Client) store.Store {
 	s, _ := redisstore.NewReadWrite(c, redisstore.Settings{})
 	return s
 }
@@ -70,4 +71,13 @@ func Reentrant(t testing.TB, l locker.Locker) locker.Locker {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// NewEngine makes a Locker on a Store, such as one that a test has wrapped.
+func NewEngine(s store.Store, opts ...locker.Option) (*locker.Engine, error) {
+	e, err := store.NewEngine(s, opts)
+	if err != nil {
+		return nil, err
+	}
+	return e.(*locker.Engine), nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // mostRounds is the largest number of rounds of one acquire. Another round is needed when the votes

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // keyState is the state of a key as one node shows it, or as several nodes show it together.

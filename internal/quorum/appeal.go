@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // appeal is the request of one round of an acquire. The words of the call are made once for all

@@ -10,7 +10,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Enroll declares that the servers are new and hold no leases. If some of the servers are in use,

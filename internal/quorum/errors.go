@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // quorumError is ErrQuorum with the errors of the nodes.

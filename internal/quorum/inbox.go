@@ -6,7 +6,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // hinted is a quorum whose clients can subscribe, so it is a Notifier. It sends hints instead of

@@ -14,8 +14,9 @@ import (
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/internal/store/storetest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 // quorumCan returns the abilities of a quorum. A quorum serves waiters in no particular order.
@@ -96,7 +97,7 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness 
 				})
 			}
 		},
-		Another: func(t testing.TB) locker.Store {
+		Another: func(t testing.TB) store.Store {
 			return openQuorum(t, clientsOf(t, servers))
 		},
 		Occupy: func(t testing.TB, key string, ttl time.Duration) {
@@ -128,7 +129,7 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness 
 // nodes answer, but some answer late on a busy machine.
 const lawPatience = 10 * time.Second
 
-func openQuorum(t testing.TB, cs []*redis.Client) locker.Store {
+func openQuorum(t testing.TB, cs []*redis.Client) store.Store {
 	t.Helper()
 	s := quorumStore(clients(cs), lawPatience)
 	checkSettled(t, s)
@@ -136,7 +137,7 @@ func openQuorum(t testing.TB, cs []*redis.Client) locker.Store {
 }
 
 // checkSettled fails the test if the Store s still has work to do after the test.
-func checkSettled(t testing.TB, s locker.Store) {
+func checkSettled(t testing.TB, s store.Store) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -170,7 +171,7 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 		return all
 	}
 	enroll(t, asClients(nodes(t)))
-	store := func(t testing.TB) locker.Store {
+	store := func(t testing.TB) store.Store {
 		s := quorumStore(asClients(nodes(t)), lawPatience)
 		checkSettled(t, s)
 		return s

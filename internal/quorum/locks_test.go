@@ -10,6 +10,7 @@ import (
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -43,7 +44,7 @@ const nodeTimeout = 500 * time.Millisecond
 
 // quorumStore makes the Store that locker.NewRedlock uses. The parameter patience is how long a
 // step waits for a node.
-func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
+func quorumStore(cs []locker.Client, patience time.Duration) store.Store {
 	return quorum.New(nodesOf(cs), settings(patience))
 }
 

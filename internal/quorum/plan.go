@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // view is the result of one look at a node.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // formedPrefix is the prefix of the generations with which a set was formed.

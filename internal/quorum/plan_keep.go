@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // keepSet plans the changes of a set in which a quorum of the nodes is current. The nodes get

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Keys waits until more than half of the nodes have answered, and returns the keys that any of

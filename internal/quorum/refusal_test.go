@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // A Refusal means that nothing was done. Here the answers of two nodes do not count because of

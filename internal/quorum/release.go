@@ -7,7 +7,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // beginRelease withdraws the votes, and passes the result to onAnswer. With c.Complete, texts has

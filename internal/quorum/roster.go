@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // roster is what this process knows of the nodes' membership. A quorum usually has one roster. But

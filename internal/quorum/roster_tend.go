@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 const (

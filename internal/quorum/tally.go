@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // tally counts the answers to one round of an acquire.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // tallyOf makes a tally of the answers of nodes, each written as a word: g5 has granted fence 5, x

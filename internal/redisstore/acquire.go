@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Acquire asks for a lease, for a reader's part or for a permit, and returns the grant in the

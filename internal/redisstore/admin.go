@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Inspect runs inspect.lua. Inspect takes the time Since from the fence. If the counter was not

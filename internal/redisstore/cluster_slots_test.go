@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // answers counts the error replies of all nodes of a cluster, by their first word.

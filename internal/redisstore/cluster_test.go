@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // A Locker of any kind that has the client of one node of a cluster warns of it. With the client of
@@ -23,7 +23,7 @@ func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	bounded := func(o *redis.Options) { o.ContextTimeoutEnabled = true }
 	bounds := func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true }
-	kinds := []func(locker.Client) locker.Store{locktest.SingleStore, locktest.ReadWriteStore, locktest.SemaphoreStore}
+	kinds := []func(locker.Client) store.Store{locktest.SingleStore, locktest.ReadWriteStore, locktest.SemaphoreStore}
 	check := func(c locker.Client, codes ...string) {
 		t.Helper()
 		for i, open := range kinds {

@@ -10,8 +10,7 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Every subset of the keys of a lock is deleted, as an eviction or an operator may do. A second
@@ -23,7 +22,7 @@ func TestEverySubsetOfTheKeysOfALockMayBeDeleted(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	exclusive := func(key string) store.Claim { return claimOf(key) }
 	for name, c := range map[string]struct {
-		store    locker.Store
+		store    store.Store
 		claim    func(key string) store.Claim
 		newcomer func(key string) store.Claim
 		keys     map[string]func(l string) string
@@ -86,7 +85,7 @@ func TestEverySubsetOfTheKeysOfALockMayBeDeleted(t *testing.T) {
 
 // checkDeleted lets holders take a key and a waiter queue, deletes the keys in gone, and reports
 // whether the waiter or a newcomer is then granted the key.
-func checkDeleted(t *testing.T, client *redis.Client, s locker.Store, holders int, claim, newcomer func(string) store.Claim, keys map[string]func(string) string, gone map[string]bool) (second bool) {
+func checkDeleted(t *testing.T, client *redis.Client, s store.Store, holders int, claim, newcomer func(string) store.Claim, keys map[string]func(string) string, gone map[string]bool) (second bool) {
 	t.Helper()
 	key := rand.Text()
 	var held []store.Claim

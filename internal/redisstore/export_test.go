@@ -3,7 +3,7 @@ package redisstore
 import (
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Silence ends the subscription of a Store. The Store sends

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Subscriptions receive the messages for an Engine. There is a channel for each slot with waiters.

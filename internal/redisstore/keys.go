@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // This file names all keys and channels that a lock uses on Redis. The name of L, the lease, is

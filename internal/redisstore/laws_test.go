@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/internal/store/storetest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
-	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestSingleObeysTheLaws(t *testing.T) {
@@ -29,7 +29,7 @@ func TestSingleObeysTheLaws(t *testing.T) {
 func TestSingleOnItsOwnConnectionObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	tap := new(link.Tap)
-	checkLaws(t, func(c locker.Client) locker.Store {
+	checkLaws(t, func(c locker.Client) store.Store {
 		s, err := redisstore.New(c, redisstore.Settings{Tap: tap})
 		if err != nil {
 			t.Error(err)
@@ -53,7 +53,7 @@ func TestSemaphoreObeysTheLaws(t *testing.T) {
 }
 
 // checkLaws runs the laws of all Stores with the given Store on one server.
-func checkLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
+func checkLaws(t *testing.T, store func(c locker.Client) store.Store, options ...func(*redis.Options)) {
 	t.Helper()
 	checkLawsOn(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
 }
@@ -89,7 +89,7 @@ type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // checkLawsOn runs the laws of all Stores. Each law gets Stores that backend makes, on a new site
 // that newSite makes.
-func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
+func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c locker.Client) store.Store) {
 	t.Helper()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
 		s := newSite(t)
@@ -101,7 +101,7 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 			return c
 		}
 		client := connect(t, dial)
-		clients := make(map[locker.Store]redis.UniversalClient)
+		clients := make(map[store.Store]redis.UniversalClient)
 		under, can := backend(client), storetest.All
 		can.Readers = store.CapabilitiesOf(under).Downgrade != nil
 		if can.Permits = store.CapabilitiesOf(under).Permits; can.Permits {
@@ -126,13 +126,13 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 					}
 				})
 			},
-			Another: func(t testing.TB) locker.Store {
+			Another: func(t testing.TB) store.Store {
 				c := connect(t, nil)
 				s := backend(c)
 				clients[s] = c
 				return s
 			},
-			Kill: func(t testing.TB, dead locker.Store) {
+			Kill: func(t testing.TB, dead store.Store) {
 				for _, channel := range redisstore.Silence(dead) {
 					for s.listeners(channel) != 0 {
 						if t.Context().Err() != nil {

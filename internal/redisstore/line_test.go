@@ -12,15 +12,14 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // line has a key, a Store, and a client with which a test reads the server's data.
 type line struct {
 	*testing.T
 	server *redis.Client
-	store  locker.Store
+	store  store.Store
 	key    string
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -31,7 +32,7 @@ var (
 )
 
 // ackedStore makes the Store that locker.New uses with WithReplicaAck.
-func ackedStore(c locker.Client, n int, timeout time.Duration) (locker.Store, error) {
+func ackedStore(c locker.Client, n int, timeout time.Duration) (store.Store, error) {
 	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: timeout}})
 }
 

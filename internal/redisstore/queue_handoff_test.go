@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {

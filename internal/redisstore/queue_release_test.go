@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 func TestWhoGivesUpLeavesTheQueue(t *testing.T) {

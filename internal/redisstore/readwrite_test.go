@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Readers that the server has forgotten still keep writers out, until their leases would have
@@ -25,13 +25,13 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	reader := func(c store.Claim) store.Claim { c.Mode = locker.Shared; return c }
-	for name, comes := range map[string]func(s locker.Store, key string) store.Claim{
-		"a reader comes": func(s locker.Store, key string) store.Claim {
+	for name, comes := range map[string]func(s store.Store, key string) store.Claim{
+		"a reader comes": func(s store.Store, key string) store.Claim {
 			r := reader(claimOf(key))
 			stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
 			return r
 		},
-		"a reader is let in when a writer gives up": func(s locker.Store, key string) store.Claim {
+		"a reader is let in when a writer gives up": func(s store.Store, key string) store.Claim {
 			w, r := claimOf(key), reader(claimOf(key))
 			w.Queue, w.HandoffTTL, r.Queue, r.HandoffTTL = true, time.Second, true, 20*time.Second
 			stateOf(t, store.Busy)(s.Acquire(t.Context(), w))
@@ -125,7 +125,7 @@ func TestARevocationKeepsTheTurns(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := locktest.ReadWriteStore(server.Client(t))
-	for name, revoker := range map[string]locker.Store{"with readers": s, "without readers": locktest.SingleStore(server.Client(t))} {
+	for name, revoker := range map[string]store.Store{"with readers": s, "without readers": locktest.SingleStore(server.Client(t))} {
 		for _, held := range []store.Mode{store.Exclusive, store.Shared} {
 			key := rand.Text()
 			holder, w, r := claimOf(key), claimOf(key), claimOf(key)

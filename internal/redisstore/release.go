@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/link"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Release frees a lease, ends a reader's part, or gives back the units of a permit. If the claim

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/link"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // runCommand sends the command with the given words once, by sender, and returns the answer, which

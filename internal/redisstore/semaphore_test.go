@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // unitsOf returns the claim of a new owner for weight units of a key that has limit units.
@@ -23,19 +23,19 @@ func unitsOf(key string, weight, limit int) store.Claim {
 	return c
 }
 
-func granted(t *testing.T, s locker.Store, c store.Claim) store.Claim {
+func granted(t *testing.T, s store.Store, c store.Claim) store.Claim {
 	t.Helper()
 	stateOf(t, store.Granted)(s.Acquire(t.Context(), c))
 	return c
 }
 
-func refusedUnits(t *testing.T, s locker.Store, c store.Claim) store.Claim {
+func refusedUnits(t *testing.T, s store.Store, c store.Claim) store.Claim {
 	t.Helper()
 	stateOf(t, store.Busy)(s.Acquire(t.Context(), c))
 	return c
 }
 
-func renewed(t *testing.T, s locker.Store, c store.Claim, want store.State) {
+func renewed(t *testing.T, s store.Store, c store.Claim, want store.State) {
 	t.Helper()
 	gs, err := s.Renew(t.Context(), []store.Claim{c})
 	if err != nil || gs[0].State != want {
@@ -328,7 +328,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
-	for name, s := range map[string]locker.Store{
+	for name, s := range map[string]store.Store{
 		"locks": locktest.SingleStore(client), "readers": locktest.ReadWriteStore(client), "permits": locktest.SemaphoreStore(client),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,13 +9,14 @@ import (
 
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
 
 func TestAcknowledgedObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
-	store := func(c locker.Client) locker.Store {
+	store := func(c locker.Client) store.Store {
 		s, err := ackedStore(c, 1, 4*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +34,7 @@ func TestAcknowledgedObeysTheLaws(t *testing.T) {
 }
 
 // kinds are the Stores that obey the laws on each topology.
-var kinds = map[string]func(c locker.Client) locker.Store{
+var kinds = map[string]func(c locker.Client) store.Store{
 	"one by one":   locktest.SingleStore,
 	"with readers": locktest.ReadWriteStore,
 	"with permits": locktest.SemaphoreStore,
@@ -50,7 +51,7 @@ func TestSentinelObeysTheLaws(t *testing.T) {
 	}
 }
 
-func sentinelLaws(t *testing.T, set *redistest.SentinelSet, store func(c locker.Client) locker.Store) {
+func sentinelLaws(t *testing.T, set *redistest.SentinelSet, store func(c locker.Client) store.Store) {
 	t.Helper()
 	master := set.Servers[0]
 	direct := master.Client(t)
@@ -81,7 +82,7 @@ func TestClusterObeysTheLaws(t *testing.T) {
 	}
 }
 
-func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.Client) locker.Store) {
+func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.Client) store.Store) {
 	t.Helper()
 	direct := cluster.Client(t)
 	checkLawsOn(t, func(*testing.T) site {
@@ -131,7 +132,7 @@ func TestTheLawsHoldOverTLSForTheDocumentedUser(t *testing.T) {
 		}
 	}
 	t.Run("laws", func(t *testing.T) {
-		for name, store := range map[string]func(c locker.Client) locker.Store{
+		for name, store := range map[string]func(c locker.Client) store.Store{
 			"exclusive": locktest.SingleStore, "readers": locktest.ReadWriteStore, "permits": locktest.SemaphoreStore,
 		} {
 			t.Run(name, func(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/scriptless"
+	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/internal/store/storetest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
-	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -85,7 +85,7 @@ func testLaws(t *testing.T, mayDelete bool) {
 				}
 			})
 		}
-		h.Another = func(t testing.TB) locker.Store { return scriptless.New(server.Client(t, asUser)) }
+		h.Another = func(t testing.TB) store.Store { return scriptless.New(server.Client(t, asUser)) }
 		return h
 	})
 }
@@ -108,7 +108,7 @@ func harness(t *testing.T, c, admin redis.UniversalClient) storetest.Harness {
 		Store:   scriptless.New(c),
 		Can:     can,
 		Left:    func(t testing.TB, key string) time.Duration { return admin.PTTL(t.Context(), key).Val() },
-		Another: func(testing.TB) locker.Store { return scriptless.New(c) },
+		Another: func(testing.TB) store.Store { return scriptless.New(c) },
 		Occupy: func(t testing.TB, key string, ttl time.Duration) {
 			if err := admin.Set(t.Context(), key, "QkZ:redislock/other==", ttl).Err(); err != nil {
 				t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/scriptless"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // stepHook is a hook that calls the function call before each MULTI, after WATCH and GET have read

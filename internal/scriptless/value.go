@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // valuePrefix is the first word of each lease's value, which has the form

@@ -14,7 +14,7 @@ import (
 // A payment runs once, although the client sends it twice with the same key. The second request
 // gets the answer of the first.
 func Example() {
-	l, err := locker.NewFromStore(lockertest.NewMemory()) // or locker.New
+	l, err := lockertest.NewMemory().NewLocker() // or locker.New
 	if err != nil {
 		log.Fatal(err)
 	}

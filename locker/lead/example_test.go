@@ -14,7 +14,7 @@ import (
 // One of several processes relays an outbox. The others wait, and one of them continues when the
 // leader stops.
 func Example() {
-	l, err := locker.NewFromStore(lockertest.NewMemory()) // in a service: locker.New
+	l, err := lockertest.NewMemory().NewLocker() // in a service: locker.New
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func Example() {
 // A Leader shows the rest of the program whether this process leads. With StepDown, the process
 // lets another process lead.
 func ExampleLeader() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func ExampleLeader() {
 }
 
 func ExampleWatch() {
-	l, err := locker.NewFromStore(lockertest.NewMemory())
+	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}

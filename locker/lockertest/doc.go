@@ -1,6 +1,6 @@
 // Package lockertest helps to test code that uses locks.
 //
-// [NewMemory] returns a Store without a server. Its methods take a lease away, fail a call, lose
+// [NewMemory] returns a lock server in memory. Its methods take a lease away, fail a call, lose
 // the answer to a call, or delay a call. In a testing/synctest bubble, an hour of waiting and
 // renewing takes a millisecond:
 //
@@ -26,6 +26,4 @@
 // can be tested too.
 //
 // [Recorder] is an Observer that records what happened.
-//
-// To test a Store of your own, use package storetest.
 package lockertest

@@ -14,7 +14,7 @@ import (
 // A lease is lost during the work: the context of the work ends, and Run returns ErrLost.
 func Example() {
 	memory := lockertest.NewMemory()
-	l, err := locker.NewFromStore(memory)
+	l, err := memory.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -34,11 +34,11 @@ func Example() {
 func ExampleMemory_NewProcess() {
 	memory := lockertest.NewMemory()
 	killed := memory.NewProcess()
-	one, err := locker.NewFromStore(killed)
+	one, err := killed.NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
-	other, err := locker.NewFromStore(memory.NewProcess())
+	other, err := memory.NewProcess().NewLocker()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func ExampleMemory_NewProcess() {
 // A Recorder is an Observer that remembers how each operation ended.
 func ExampleRecorder() {
 	var recorder lockertest.Recorder
-	l, err := locker.NewFromStore(lockertest.NewMemory(), locker.WithObserver(&recorder))
+	l, err := lockertest.NewMemory().NewLocker(locker.WithObserver(&recorder))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // inbox delivers the events of a process, and keeps the events that are still on their way. One

@@ -5,11 +5,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and
+// Memory is a lock server in memory. It keeps leases, queues, fences, tombstones and
 // done marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
 // testing/synctest bubble. A Memory is for tests only, because its locks do not exclude other
 // processes of the machine. Make a Memory with [NewMemory]. A Memory is safe for concurrent use.
@@ -56,7 +56,7 @@ type note struct {
 	ends    time.Time
 }
 
-// NewMemory returns an empty Store.
+// NewMemory returns an empty Memory.
 func NewMemory() *Memory {
 	m := &Memory{faults: make(map[locker.Op]fault), calls: make(map[locker.Op]int)}
 	m.forget()

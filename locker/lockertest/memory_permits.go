@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // permits are the held units of a key. A lease with permits has no owner, and its fence is the

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // queue has the waiters for one key. The queue is deleted if no waiter comes or asks again for

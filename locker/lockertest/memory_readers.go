@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // reader is one owner's part of a phase.

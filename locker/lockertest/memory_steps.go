@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The functions below are the steps of the Store. Memory.mu is held during each step, so each step
@@ -17,7 +17,7 @@ type endpoint struct{ *Process }
 // steps is the interface of endpoint. Process embeds it, so a Process is a Store, but its
 // documentation shows only the methods that tests call.
 type steps interface {
-	locker.Store
+	store.Store
 	store.Notifier
 	Capabilities() store.Capabilities
 	Inspect(ctx context.Context, key string) (locker.Info, error)

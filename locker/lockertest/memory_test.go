@@ -4,9 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/internal/store/storetest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestMemoryObeysTheLaws(t *testing.T) {
@@ -18,9 +19,9 @@ func TestMemoryObeysTheLaws(t *testing.T) {
 			Can:       can,
 			LoseReply: func(_ testing.TB, op locker.Op, _ string) { m.LoseReplies(op, 1) },
 			Occupy:    func(_ testing.TB, key string, ttl time.Duration) { m.Occupy(key, ttl) },
-			Another:   func(testing.TB) locker.Store { return m.NewProcess() },
-			Kill:      func(_ testing.TB, s locker.Store) { s.(*lockertest.Process).Die() },
-			Deafen: func(_ testing.TB, s locker.Store) {
+			Another:   func(testing.TB) store.Store { return m.NewProcess() },
+			Kill:      func(_ testing.TB, s store.Store) { s.(*lockertest.Process).Die() },
+			Deafen: func(_ testing.TB, s store.Store) {
 				s.(interface {
 					Disturb(f lockertest.EventFaults)
 				}).Disturb(lockertest.EventFaults{Deaf: true})

@@ -5,13 +5,13 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // A Process is the view that one process has of a [Memory]. Two Processes have the same leases and
 // queues, like two programs that share one Redis server, but each has an inbox of its own. Make a
 // Process with [Memory.NewProcess] for each Engine. The methods of a Process disturb this process
-// only. A Process is a [locker.Store] with all the abilities that package store defines.
+// only. A Process is a [store.Store] with all the abilities that package store defines.
 type Process struct {
 	steps  // the methods of the Store, for Engines
 	memory *Memory

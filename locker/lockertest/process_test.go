@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // These tests are about the faults that a Memory and its processes can simulate. The laws of Stores
@@ -60,7 +60,7 @@ func (w *world) waiter(owner string) store.Claim {
 	}
 }
 
-func (w *world) acquire(s locker.Store, c store.Claim) store.Grant {
+func (w *world) acquire(s store.Store, c store.Claim) store.Grant {
 	w.Helper()
 	g, err := s.Acquire(w.Context(), c)
 	if err != nil {

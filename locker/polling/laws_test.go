@@ -12,8 +12,9 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/internal/store/storetest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -28,7 +29,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 		proxy := chaos.NewProxy(t, server.Addr())
 		client, losses := locktest.Through(t, server, proxy, sendOnce), new(storetest.Losses)
 		client.AddHook(losses)
-		clients := make(map[locker.Store]*redis.Client)
+		clients := make(map[store.Store]*redis.Client)
 		return storetest.Harness{
 			Store:  newStore(redislock.New(client)),
 			Losses: losses,
@@ -42,14 +43,14 @@ func TestPollingObeysTheLaws(t *testing.T) {
 				})
 			},
 			Left: func(t testing.TB, key string) time.Duration { return direct.PTTL(t.Context(), key).Val() },
-			Another: func(t testing.TB) locker.Store {
+			Another: func(t testing.TB) store.Store {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 				t.Cleanup(func() { c.Close() }) // an error does not matter, because Kill may have closed the client already
 				s := newStore(redislock.New(c))
 				clients[s] = c
 				return s
 			},
-			Kill: func(t testing.TB, s locker.Store) {
+			Kill: func(t testing.TB, s store.Store) {
 				if err := clients[s].Close(); err != nil {
 					t.Fatal(err)
 				}

@@ -12,8 +12,8 @@ import (
 	"github.com/bsm/redislock"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // New returns a Locker that locks through a client of bsm/redislock. It is for services that use
@@ -38,7 +38,11 @@ func New(c *redislock.Client, opts ...locker.Option) (*locker.Engine, error) {
 	if c == nil {
 		return nil, errors.New("latchkit: polling.New: the client is nil; make a client with redislock.New")
 	}
-	return locker.NewFromStore(newStore(c), opts...)
+	e, err := store.NewEngine(newStore(c), opts)
+	if err != nil {
+		return nil, err
+	}
+	return e.(*locker.Engine), nil
 }
 
 // Retries turns a RetryStrategy of redislock into a Backoff. A RetryStrategy counts its attempts,

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -99,7 +100,7 @@ func (b *bank[T]) claimsAndCommits() {
 
 // losesKey lets the outer function lose its key to a newer holder, which commits first.
 func (b *bank[T]) losesKey() {
-	newer, err := locker.NewFromStore(b.store.NewProcess())
+	newer, err := locktest.NewEngine(b.store.NewProcess())
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/sqltest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // round is one run on new servers, with one topology and one kind of lock.

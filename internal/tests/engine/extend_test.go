@@ -8,14 +8,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // stuck is a Store whose renewals hang until resume is closed. They ignore their context.
 type stuck struct {
-	locker.Store
+	store.Store
 	resume chan struct{}
 	n      atomic.Int64
 }
@@ -33,7 +34,7 @@ func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuck{Store: lockertest.NewMemory().NewProcess(), resume: make(chan struct{})}
-		e, err := locker.NewFromStore(s)
+		e, err := locktest.NewEngine(s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,10 +15,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The server skips thousands of dead waiters with a few commands. So the time for this is
@@ -77,7 +78,7 @@ func TestStreaksOverASlowLink(t *testing.T) {
 	const callers, each = 16, 10
 	synctest.Test(t, func(t *testing.T) {
 		store := slow{Store: lockertest.NewMemory().NewProcess(), delay: 15 * time.Millisecond}
-		e, err := locker.NewFromStore(&store)
+		e, err := locktest.NewEngine(&store)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +106,7 @@ func TestStreaksOverASlowLink(t *testing.T) {
 // slow is a Store that behaves as if a slow network were in front of it. The field delay is the
 // additional time of each call.
 type slow struct {
-	locker.Store
+	store.Store
 	delay time.Duration
 	calls atomic.Int64
 }

@@ -8,15 +8,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // frozen is a Store that answers no call while active is true. Its calls wait for thaw, and
 // ignore their contexts.
 type frozen struct {
-	locker.Store
+	store.Store
 	active atomic.Bool
 	thaw   chan struct{}
 }
@@ -89,7 +90,7 @@ func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				f := &frozen{Store: lockertest.NewMemory().NewProcess(), thaw: make(chan struct{})}
-				e, err := locker.NewFromStore(f)
+				e, err := locktest.NewEngine(f)
 				if err != nil {
 					t.Fatal(err)
 				}

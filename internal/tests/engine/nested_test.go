@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -17,7 +18,7 @@ import (
 func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
+		e, err := locktest.NewEngine(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
+		e, err := locktest.NewEngine(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +96,7 @@ func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 func TestAContextWhoseLeaseHasEndedIsNoHolder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e, err := locker.NewFromStore(lockertest.NewMemory().NewProcess())
+		e, err := locktest.NewEngine(lockertest.NewMemory().NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -40,7 +41,7 @@ func simulate(t *testing.T, holdTime time.Duration, rule locker.Rule) (total tim
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for range 100 {
-			e, err := locker.NewFromStore(memory.NewProcess())
+			e, err := locktest.NewEngine(memory.NewProcess())
 			if err != nil {
 				t.Fatal(err)
 			}

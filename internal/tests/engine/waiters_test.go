@@ -11,10 +11,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // The Release of a holder hangs. Nevertheless, a waiter in the same process returns when its
@@ -226,8 +227,8 @@ func TestAWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
 		memory := lockertest.NewMemory()
 		cut := &cutOff{Process: memory.NewProcess()}
 		var ls []*locker.Engine
-		for _, s := range []locker.Store{memory.NewProcess(), memory.NewProcess(), cut} {
-			e, err := locker.NewFromStore(s)
+		for _, s := range []store.Store{memory.NewProcess(), memory.NewProcess(), cut} {
+			e, err := locktest.NewEngine(s)
 			if err != nil {
 				t.Fatal(err)
 			}

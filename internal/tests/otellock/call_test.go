@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -166,9 +166,9 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			if tc.before != nil {
 				tc.before(backend)
 			}
-			var kind locker.Store = backend
+			var kind store.Store = backend
 			if tc.bare {
-				kind = struct{ locker.Store }{backend}
+				kind = struct{ store.Store }{backend}
 			}
 			l := lockertest.NewLocker(t, kind, append(tc.locker, locker.WithObserver(tel.observer))...)
 			if tc.closed {

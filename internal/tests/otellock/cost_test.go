@@ -7,6 +7,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 
@@ -32,7 +33,7 @@ func BenchmarkALockThatIsObserved(b *testing.B) {
 		"metrics and traces": {observed(otellock.WithTracerProvider(exported), otellock.WithMeterProvider(all.meters))},
 	} {
 		b.Run(name, func(b *testing.B) {
-			l, err := locker.NewFromStore(lockertest.NewMemory(), opts...)
+			l, err := locktest.NewEngine(lockertest.NewMemory(), opts...)
 			if err != nil {
 				b.Fatal(err)
 			}

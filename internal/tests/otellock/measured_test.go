@@ -15,9 +15,9 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 
 	otellock "github.com/latchkit/latchkit/otel"
 )

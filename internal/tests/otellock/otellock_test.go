@@ -14,7 +14,7 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -155,7 +155,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 		},
 		"error": { // the Store without readers returns the error
 			do: func(ctx context.Context, t *testing.T, w world) {
-				w.lock = lockertest.NewLocker(t, struct{ locker.Store }{w.store}, w.options...)
+				w.lock = lockertest.NewLocker(t, struct{ store.Store }{w.store}, w.options...)
 				run(ctx, w, locker.Rule{Mode: locker.Shared}, nothing)
 			},
 			spans: []string{

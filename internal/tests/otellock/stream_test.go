@@ -17,9 +17,9 @@ import (
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 
 	otellock "github.com/latchkit/latchkit/otel"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/latchkit/latchkit/contrib/cronlock"
 	"github.com/latchkit/latchkit/contrib/gocronlock"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 
@@ -86,7 +87,7 @@ func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testin
 					services := [2]*telemetry{}
 					ran := make(chan *telemetry, len(services))
 					var stops []func()
-					for i, memory := range []locker.Store{backend, backend.NewProcess()} {
+					for i, memory := range []store.Store{backend, backend.NewProcess()} {
 						tel := newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 						services[i] = tel
 						l := lockertest.NewLocker(t, memory, locker.WithObserver(tel.observer))

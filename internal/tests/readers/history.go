@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // subject is a server with one key and some processes. The processes have numbers. The fences

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 const theModel, theSubject = 0, 1

@@ -3,8 +3,8 @@ package readers
 import (
 	"fmt"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func (h *history) acquire(o *owner) {

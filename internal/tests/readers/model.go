@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // model is one key with its readers and writers, without a network. Its time is counted in units,

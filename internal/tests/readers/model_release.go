@@ -1,6 +1,6 @@
 package readers
 
-import "github.com/latchkit/latchkit/locker/store"
+import "github.com/latchkit/latchkit/internal/store"
 
 // releaseArgs has the arguments of a release.
 type releaseArgs struct {

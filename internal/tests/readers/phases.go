@@ -3,8 +3,8 @@ package readers
 import (
 	"slices"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // This file has the order in which owners get the key. After a writer, all waiting readers enter

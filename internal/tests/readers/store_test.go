@@ -13,9 +13,9 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -70,14 +70,14 @@ type fataler interface {
 	Cleanup(func())
 }
 
-// stores runs the steps of the model on a locker.Store, the interface that an Engine uses. Each
+// stores runs the steps of the model on a store.Store, the interface that an Engine uses. Each
 // process has a Store of its own.
 type stores struct {
 	fataler
-	open          func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys; die ends the process
-	removeLease   func()                                          // removes the lease
-	removeReaders func()                                          // removes the readers of the lease
-	occupyFor     func(ttl time.Duration) bool                    // makes another program take the key, if it is free
+	open          func() (with, without store.Store, die func()) // without is a Store without readers, on the same keys; die ends the process
+	removeLease   func()                                         // removes the lease
+	removeReaders func()                                         // removes the readers of the lease
+	occupyFor     func(ttl time.Duration) bool                   // makes another program take the key, if it is free
 	advance       func(d time.Duration)
 	unsubscribed  func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
 
@@ -88,7 +88,7 @@ type stores struct {
 }
 
 type process struct {
-	readers, plain locker.Store
+	readers, plain store.Store
 	inbox          string
 	die            func()
 }
@@ -96,7 +96,7 @@ type process struct {
 func inMemory(t fataler) *stores {
 	m := lockertest.NewMemory()
 	s := newStores(t)
-	s.open = func() (locker.Store, locker.Store, func()) {
+	s.open = func() (store.Store, store.Store, func()) {
 		p := m.NewProcess()
 		return p, nil, p.Die
 	}
@@ -133,7 +133,7 @@ return 1`)
 func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores {
 	s := newStores(t)
 	ctx := t.Context()
-	s.open = func() (locker.Store, locker.Store, func()) {
+	s.open = func() (store.Store, store.Store, func()) {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = c.Close() })
 		with, err := redisstore.NewReadWrite(c, redisstore.Settings{})
@@ -213,7 +213,7 @@ func (s *stores) kill(n int) {
 
 // caller returns the Store that makes the calls of a process. For a dead process, whose earlier
 // calls may run late, and for an owner without an inbox, any process can make the calls.
-func (s *stores) caller(c claim) locker.Store {
+func (s *stores) caller(c claim) store.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]
 		if c.process != noInbox && s.processes[c.process].die != nil {

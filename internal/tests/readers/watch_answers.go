@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // recordCall records that the owner of c has made a call, which shows that its process is alive.

@@ -13,9 +13,8 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -32,12 +31,12 @@ type fataler interface {
 	Cleanup(f func())
 }
 
-// stores runs the steps of the model on a locker.Store, the interface that an Engine uses. Each
+// stores runs the steps of the model on a store.Store, the interface that an Engine uses. Each
 // process has a Store of its own.
 type stores struct {
 	fataler
 	key          string
-	open         func() (s locker.Store, die func())
+	open         func() (s store.Store, die func())
 	unsubscribed func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
 	advance      func(d time.Duration)
 	occupy       func(ttl time.Duration)
@@ -48,7 +47,7 @@ type stores struct {
 
 // member is a process of stores.
 type member struct {
-	store locker.Store
+	store store.Store
 	inbox string
 	die   func()
 }
@@ -68,7 +67,7 @@ func (s *stores) killAll() {
 
 func inMemory(t fataler) *stores {
 	s, m := newStores(t), lockertest.NewMemory()
-	s.open = func() (locker.Store, func()) {
+	s.open = func() (store.Store, func()) {
 		p := m.NewProcess()
 		return p, p.Die
 	}
@@ -99,7 +98,7 @@ return 1`)
 
 func onRedis(t fataler, server *redistest.Server, direct *redis.Client) *stores {
 	s, ctx := newStores(t), context.Background()
-	s.open = func() (locker.Store, func()) {
+	s.open = func() (store.Store, func()) {
 		c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		sem, err := redisstore.NewSemaphore(c, redisstore.Settings{})
 		if err != nil {
@@ -156,7 +155,7 @@ func (s *stores) kill(i int) {
 
 // caller returns the Store that makes the calls of process i. If this process is dead, the Store
 // of another process makes its late calls.
-func (s *stores) caller(i int) locker.Store {
+func (s *stores) caller(i int) store.Store {
 	if s.processes[i].die != nil {
 		return s.processes[i].store
 	}

@@ -3,7 +3,7 @@ package simulator
 import (
 	"slices"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // model is the queue of one key, without time and network. It has the holder and the waiters in

@@ -11,9 +11,8 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -24,7 +23,7 @@ func TestQueueInMemory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := lockertest.NewMemory()
 		play(t, newStores(t, stores{
-			open: func() (locker.Store, func()) {
+			open: func() (store.Store, func()) {
 				p := m.NewProcess()
 				return p, p.Die
 			},
@@ -40,7 +39,7 @@ func TestQueueOnRedis(t *testing.T) {
 	direct := server.Client(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		play(rt, newStores(rt, stores{
-			open: func() (locker.Store, func()) {
+			open: func() (store.Store, func()) {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 				rt.Cleanup(func() { c.Close() })
 				return singleStore(rt, c), nil
@@ -55,7 +54,7 @@ func TestQueueOnRedis(t *testing.T) {
 
 // singleStore makes the Store of locker.New. The test uses the Store without an Engine, because an
 // Engine would ask again by itself.
-func singleStore(t *rapid.T, c *redis.Client) locker.Store {
+func singleStore(t *rapid.T, c *redis.Client) store.Store {
 	s, err := redisstore.New(c, redisstore.Settings{})
 	if err != nil {
 		t.Fatal(err)
@@ -65,12 +64,12 @@ func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 
 // stores makes the Stores of processes that share a server.
 type stores struct {
-	open         func() (s locker.Store, die func()) // die may be nil, if the end of the subscription is enough to end the process
-	expireKey    func(key string)                    // ends the lease of a key, as if it had expired
-	unsubscribed func(inbox string) bool             // ends the subscription of an inbox; nil: a subscription ends as soon as its process has died
+	open         func() (s store.Store, die func()) // die may be nil, if the end of the subscription is enough to end the process
+	expireKey    func(key string)                   // ends the lease of a key, as if it had expired
+	unsubscribed func(inbox string) bool            // ends the subscription of an inbox; nil: a subscription ends as soon as its process has died
 }
 
-// storeSubject is a subject that runs each step on a locker.Store, the interface that an Engine
+// storeSubject is a subject that runs each step on a store.Store, the interface that an Engine
 // uses.
 type storeSubject struct {
 	*rapid.T
@@ -80,7 +79,7 @@ type storeSubject struct {
 }
 
 type storeProcess struct {
-	store  locker.Store
+	store  store.Store
 	inbox  string
 	events chan store.Event
 	die    func()
@@ -140,7 +139,7 @@ func (s *storeSubject) kill(process int) {
 
 // caller returns the Store that makes the calls of a process. For a dead process, whose earlier
 // calls may run late, and for an owner without an inbox, any process can make the calls.
-func (s *storeSubject) caller(process int) locker.Store {
+func (s *storeSubject) caller(process int) store.Store {
 	if process != noInbox && s.processes[process].die != nil {
 		return s.processes[process].store
 	}

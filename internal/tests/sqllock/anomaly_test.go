@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -124,7 +125,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 					sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}),
 				}
 				old, store := memory(t)
-				next, err := locker.NewFromStore(store.NewProcess())
+				next, err := locktest.NewEngine(store.NewProcess())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -228,7 +229,7 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		// With sqllock, the server ends the paused transaction, because it is idle for too
 		// long. So its successor waits only until then.
 		l, store := memory(t)
-		successor, err := locker.NewFromStore(store.NewProcess())
+		successor, err := locktest.NewEngine(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

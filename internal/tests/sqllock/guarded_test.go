@@ -12,6 +12,7 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -44,7 +45,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.NewFromStore(store.NewProcess())
+		newer, err := locktest.NewEngine(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +98,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.NewFromStore(store.NewProcess())
+		newer, err := locktest.NewEngine(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.NewFromStore(store.NewProcess())
+		newer, err := locktest.NewEngine(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		newer, err := locker.NewFromStore(store.NewProcess())
+		newer, err := locktest.NewEngine(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +232,7 @@ func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
-	other, err := locker.NewFromStore(store.NewProcess())
+	other, err := locktest.NewEngine(store.NewProcess())
 	if err != nil {
 		t.Fatal(err)
 	}

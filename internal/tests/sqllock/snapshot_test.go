@@ -56,7 +56,7 @@ func checkThatTheSuccessorReadsTheCommit(
 ) {
 	t.Helper()
 	l, store := memory(t)
-	successor, err := locker.NewFromStore(store.NewProcess())
+	successor, err := locktest.NewEngine(store.NewProcess())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, maria)
 	l, store := memory(t)
-	successor, err := locker.NewFromStore(store.NewProcess())
+	successor, err := locktest.NewEngine(store.NewProcess())
 	if err != nil {
 		t.Fatal(err)
 	}

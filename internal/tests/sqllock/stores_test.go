@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 	"github.com/latchkit/latchkit/sqllock"
 )
 

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // faultLaws concern holders of other libraries, data that is no lock, and replies that are lost.

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // lookLaws concern what an operator sees: the keys, and the queue of a key.

@@ -3,7 +3,7 @@ package storetest
 import (
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // togetherLaws concern Stores that take several keys in one step.

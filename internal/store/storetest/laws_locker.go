@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // lockerLaws concern what a Locker on the Store promises to its users.
@@ -255,12 +255,13 @@ func (b *bench) another(opts ...locker.Option) *locker.Engine {
 }
 
 // mortal returns a Locker on s whose process will be killed, so that it cannot be closed normally.
-func (b *bench) mortal(s locker.Store) *locker.Engine {
+func (b *bench) mortal(s store.Store) *locker.Engine {
 	b.Helper()
-	e, err := locker.NewFromStore(s)
+	made, err := store.NewEngine(s, []locker.Option(nil))
 	if err != nil {
 		b.Fatal(err)
 	}
+	e := made.(*locker.Engine)
 	b.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

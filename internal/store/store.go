@@ -1,6 +1,5 @@
-// Package store is the contract between the engine of package locker and the kinds of lock. Read it
-// to write a [Store] of your own, for example on etcd, on a database or on a service.
-// locker.NewFromStore makes a Locker from a Store, and package storetest checks a Store.
+// Package store is the contract between the engine of package locker and the kinds of lock. Package
+// storetest has the laws that each [Store] obeys.
 //
 // A Store makes atomic steps and nothing else. Tokens, deadlines, waiting, renewals and the undo of
 // unclear calls are the tasks of the engine. What only some Stores can do is in [Capabilities].
@@ -37,3 +36,8 @@ type Store interface {
 	// and the done mark exists.
 	Release(ctx context.Context, c Claim) (Grant, error)
 }
+
+// NewEngine returns a *locker.Engine on s. opts is a []locker.Option. Package locker sets
+// NewEngine, so that packages which contain Stores and import locker, such as polling and
+// lockertest, can make Lockers without a constructor that users see.
+var NewEngine func(s Store, opts any) (engine any, err error)

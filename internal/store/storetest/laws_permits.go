@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // permitLaws concern the permits of a semaphore.

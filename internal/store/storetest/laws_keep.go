@@ -3,7 +3,7 @@ package storetest
 import (
 	"time"
 
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // keepLaws concern what a release leaves on the server: a kept key, or a mark that the work is

@@ -1,8 +1,8 @@
 package storetest
 
 import (
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // queueLaws concern waiters on the server, and their order.

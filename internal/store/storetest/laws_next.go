@@ -1,8 +1,8 @@
 package storetest
 
 import (
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // nextLaws concern a release that queues another claim of its process in the same step.

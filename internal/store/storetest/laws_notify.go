@@ -3,8 +3,7 @@ package storetest
 import (
 	"time"
 
-	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // notifyLaws concern the events that a waiting process receives.
@@ -140,7 +139,7 @@ type mail struct {
 }
 
 // listen opens the inbox of the process of s.
-func (b *bench) listen(s locker.Store) *mail {
+func (b *bench) listen(s store.Store) *mail {
 	b.Helper()
 	n := store.CapabilitiesOf(s).Notifier
 	if n == nil {

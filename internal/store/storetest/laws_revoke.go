@@ -1,6 +1,6 @@
 package storetest
 
-import "github.com/latchkit/latchkit/locker/store"
+import "github.com/latchkit/latchkit/internal/store"
 
 // revokeLaws concern what an operator sees of a holder, and how an operator ends its lease.
 var revokeLaws = []law{

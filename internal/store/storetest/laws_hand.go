@@ -1,7 +1,7 @@
 package storetest
 
 import (
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // handLaws concern leases that were handed to waiters.

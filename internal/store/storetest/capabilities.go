@@ -1,7 +1,7 @@
 package storetest
 
 import (
-	"github.com/latchkit/latchkit/locker/store"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // Capabilities lists what a Store can do. The subject of each comment below is the Store.

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -13,7 +14,7 @@ import (
 // laws that need it are left out, and the test's log shows that.
 type Harness struct {
 	// Store is the tested Store. Each law uses keys and owners of its own.
-	Store locker.Store
+	Store store.Store
 	// Can lists the capabilities of the Store, which select the optional laws. All other laws
 	// are mandatory.
 	Can Capabilities
@@ -32,13 +33,13 @@ type Harness struct {
 	Spoil func(t testing.TB, key string) (intact func() bool)
 	// Another returns the Store of another process on the same data. If Another is nil, the laws
 	// that need it are left out.
-	Another func(t testing.TB) locker.Store
+	Another func(t testing.TB) store.Store
 	// Kill ends the process whose Store Another returned: when Kill returns, no process listens at
 	// its inbox, and its calls fail. If Kill is nil, the laws that need it are left out.
-	Kill func(t testing.TB, s locker.Store)
+	Kill func(t testing.TB, s store.Store)
 	// Deafen removes the subscription of the process of Store, or of a Store that Another returned.
 	// The process does not notice that. If Deafen is nil, the laws that need it are left out.
-	Deafen func(t testing.TB, s locker.Store)
+	Deafen func(t testing.TB, s store.Store)
 	// Left returns how long the lease of key still lasts; it is negative for a lease without end.
 	// Left is for a Store whose answers do not show this time. If Left is nil, the answers show the
 	// time.

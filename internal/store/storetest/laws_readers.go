@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/store"
 )
 
 // readerLaws concern claims with Mode Shared.
