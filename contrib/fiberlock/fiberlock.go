@@ -179,9 +179,6 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if v.err = v.next(r); v.err != nil && v.c.App().ErrorHandler(v.c, v.err) != nil {
 		v.c.Status(fiber.StatusInternalServerError)
 	}
-	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
-		w = u.Unwrap()
-	}
 	resp := v.c.Response()
 	switch {
 	case w == http.ResponseWriter(v.reply): // not stored
