@@ -228,6 +228,9 @@ func TestRunKillsAfterTheGrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if name := info.Metadata; !strings.HasPrefix(name, "sh@") || !strings.HasSuffix(name, fmt.Sprintf(":%d", g.cmd.Process.Pid)) {
+		t.Errorf("the holder's name is %q, want sh@HOST:%d", name, g.cmd.Process.Pid)
+	}
 	exits(t, 0, nodes, "break", "job", "--fence", fmt.Sprint(info.Fence), "--reason", "it hangs", "--yes")
 	checkContains(t, g.awaitEnd(1), "it hangs")
 	awaitExit(t, pid)
