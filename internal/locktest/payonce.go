@@ -50,6 +50,7 @@ func PaysOnce(t *testing.T, notices bool, serve func(t *testing.T, pay func(ctx 
 				if err != nil || first.StatusCode != http.StatusCreated {
 					t.Fatal(first, err)
 				}
+				defer func() { _ = first.Body.Close() }()
 				if leaves == "after" {
 					_, err = io.Copy(io.Discard, first.Body)
 				}
