@@ -16,20 +16,19 @@ func ComeBack(client *http.Client, r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		seconds, err := strconv.Atoi(res.Header.Get("Retry-After"))
+		seconds, _ := strconv.Atoi(res.Header.Get("Retry-After"))
 		pause := time.Duration(seconds)*time.Second + rand.N(200*time.Millisecond) // so that clients do not come together
 		deadline, bounded := r.Context().Deadline()
-		switch {
-		case err != nil, !refused[res.StatusCode], bounded && time.Until(deadline) < pause:
+		once := r.GetBody == nil && r.Body != nil && r.Body != http.NoBody // the body cannot be sent again
+		if !refusal[res.StatusCode] || seconds < 1 || once || bounded && time.Until(deadline) < pause {
 			return res, nil
-		case r.GetBody != nil: // http.NewRequest sets it for a body in memory
-			if r.Body, err = r.GetBody(); err != nil {
-				return res, nil
-			}
-		case r.Body != nil && r.Body != http.NoBody:
-			return res, nil // the body cannot be sent again
 		}
 		_ = res.Body.Close()
+		if r.GetBody != nil { // http.NewRequest sets it for a body in memory
+			if r.Body, err = r.GetBody(); err != nil {
+				return nil, err
+			}
+		}
 		select {
 		case <-time.After(pause):
 		case <-r.Context().Done():
@@ -38,4 +37,7 @@ func ComeBack(client *http.Client, r *http.Request) (*http.Response, error) {
 	}
 }
 
-var refused = map[int]bool{http.StatusConflict: true, http.StatusLocked: true, http.StatusTooManyRequests: true, http.StatusServiceUnavailable: true}
+// refusal has the statuses with which a guarded route refuses a request.
+var refusal = map[int]bool{
+	http.StatusConflict: true, http.StatusLocked: true, http.StatusTooManyRequests: true, http.StatusServiceUnavailable: true,
+}
