@@ -38,7 +38,7 @@ func TestAShutdownCutsNoRequestThatHoldsItsLock(t *testing.T) {
 				t.Cleanup(s.Close)
 				return locktest.Stopping{Send: func(ctx context.Context, key string) string {
 					return locktest.Post(ctx, s.Client(), s.URL+"/orders/"+key)
-				}, Stop: s.Config.Shutdown}
+				}, Stop: s.Config.Shutdown, OneByOne: http2}
 			})
 		})
 	}

@@ -22,6 +22,9 @@ type Stopping struct {
 	Send func(ctx context.Context, key string) string
 	// Stop is the graceful shutdown that the server offers.
 	Stop func(ctx context.Context) error
+	// OneByOne sends newcomers one after the other. A refusal ends a connection of HTTP/2, and a client
+	// pauses for seconds before it repeats what the server has not begun.
+	OneByOne bool
 }
 
 // The expected answers of Stopping.Send.
@@ -92,6 +95,9 @@ func CheckShutdown(t *testing.T, start func(l locker.Locker, work func(ctx conte
 	Eventually(t, "the waiters are refused", func() bool { return early.count(Refused) == requests/2-keys })
 	for i := range requests / 2 {
 		late.send(t, server, fmt.Sprint(i%(2*keys))) // half of the keys are free
+		if server.OneByOne {
+			late.all.Wait()
+		}
 	}
 	late.all.Wait()
 	close(finish)
