@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -282,6 +283,7 @@ func TestANestedAcquireOfUnitsThatCanNeverFitIsASelfDeadlock(t *testing.T) {
 			_, err = l.Acquire(t.Context(), c.inner)
 			wantErr(t, err, "a", locker.ErrBusy) // another caller waits
 			release(t, outer)
+			synctest.Wait() // the waiter that gave up has left the queue, behind which a newcomer would be busy
 		}
 		first := acquire(t, l, locker.Rule{Key: "a", Limit: 3})
 		second, err := l.Acquire(first.Context(), locker.Rule{Key: "a", Limit: 3, Wait: locker.NoWait})
