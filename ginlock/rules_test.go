@@ -1,6 +1,7 @@
 package ginlock_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -242,6 +243,28 @@ func TestAnEmptyMemberIsNotTakenAsLeftOut(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+}
+
+// Whatever the text is, its rules are those that encoding/json finds, or the error names a line of
+// the text.
+func FuzzParseRules(f *testing.F) {
+	f.Add("{\"POST /a\": {\"key\": \"a\", \"wait\": \"none\", \"max-body\": \"1KiB\"},\n\"PUT /b\": {\"keys\": [\"b\"], \"mode\": \"shared\"}}")
+	f.Add("{\"\\ud800\": {\"key\": \"\xff\"}, \"\": [1, {\"a\": null}]}")
+	f.Add("\ufeff{\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		rules, err := ginlock.ParseRules([]byte(text))
+		var known map[string]any
+		if err == nil && (json.Unmarshal([]byte(text), &known) != nil || len(known) != len(rules)) {
+			t.Errorf("%q: %+v, and encoding/json finds %v", text, rules, known)
+		}
+		if err == nil || strings.Contains(err.Error(), "there are no rules") {
+			return
+		}
+		var line int
+		if _, scan := fmt.Sscanf(err.Error(), "ginlock: line %d:", &line); scan != nil || line < 1 || line > 1+strings.Count(text, "\n") {
+			t.Errorf("%q: %v", text, err)
+		}
+	})
 }
 
 func TestModeByMethod(t *testing.T) {

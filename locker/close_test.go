@@ -93,8 +93,8 @@ func TestCloseIsBoundedByItsContext(t *testing.T) {
 }
 
 // A program may close its Locker with a context that a signal has ended. Close then fails only if
-// something was left. The bubble's clock stands still while a goroutine runs, so that the moment for
-// which Close waits is long enough on every machine.
+// something was left. The bubble's clock stands still while a goroutine runs, so that the moment
+// for which Close waits is long enough on every machine.
 func TestCloseWithAnEndedContextFailsOnlyIfSomethingIsLeft(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ended, end := context.WithCancel(t.Context())

@@ -57,9 +57,9 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 }
 
 // answerFor is how long the client of Open waits for an answer of the server: as long as the Locker
-// waits for a call. With a longer time, the client of a Cluster whose master hangs would serve later
-// again, because it asks that master for the state of the Cluster, too. A shorter time would be too
-// short for a process with little CPU time.
+// waits for a call. With a longer time, the client of a Cluster whose master hangs would serve
+// later again, because it asks that master for the state of the Cluster, too. A shorter time would
+// be too short for a process with little CPU time.
 const answerFor = time.Second
 
 // dial makes the client of Open. The client waits longer for answers by the time acked, for which a

@@ -87,7 +87,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	// recycled.
 	grants, failure, err := j.ask(g)
 	for asked := j.sentAt; err == nil && failure != nil && j.asksAgain(failure, asked); {
-		time.Sleep(jointPause) //nolint:forbidigo // shorter than the 250 ms by which a caller may be late
+		time.Sleep(jointPause)
 		j.unclear, j.sentAt = true, time.Now()
 		for _, a := range all {
 			a.ticket.token.endCall(callLost)

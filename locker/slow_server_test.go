@@ -83,7 +83,7 @@ func (f *far) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	}()
 	go func() {
 		for a := range answers {
-			time.Sleep(time.Until(a.due))
+			<-time.After(time.Until(a.due))
 			_, _ = relay.Write(a.text) // it fails only after the client's end
 		}
 		_ = relay.Close()
@@ -174,7 +174,8 @@ var busyProcess = proc.Register("busy", func(args []string) {
 	spin := sync.OnceFunc(func() {
 		for range 32 {
 			go func() {
-				for {
+				for n := 0; ; n++ {
+					_ = n
 				}
 			}()
 		}

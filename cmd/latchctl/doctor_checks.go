@@ -131,7 +131,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	nodes, err := d.nodes(ctx, cs)
 	if err != nil {
-		d.report("all", bad, "quorum", err.Error(), "correct the list of --node")
+		d.report("all", bad, "quorum", err.Error(), "correct the list of --node, or bring back the nodes that do not answer")
 		return
 	}
 	out := 0

@@ -83,7 +83,7 @@ func TestAnEventWhoseMarkIsMissingIsHandledAgain(t *testing.T) {
 		if want := "the event was not handled, or handled and not marked\n"; w.Code != http.StatusInternalServerError || w.Body.String() != want {
 			t.Errorf("%d %q", w.Code, w.Body)
 		}
-		time.Sleep(time.Minute) // the lease ends with its TTL
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble; the lease ends with its TTL
 		store.Fail(locker.OpRelease, nil)
 		if w := attempt(); w.Code != http.StatusOK || handled != 2 {
 			t.Errorf("%d, handled %d times", w.Code, handled)

@@ -107,7 +107,7 @@ func TestNodesComeBackByThemselves(t *testing.T) {
 		t.Parallel()
 		servers := startNodes(t, 3)
 		l := redlockOn(t, servers, brief...)
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond})
 		wantErr(t, err, "a", locker.ErrQuorum)
 		var e *locker.Error
 		if !errors.As(err, &e) || e.RetryAfter < 300*time.Millisecond || e.RetryAfter > 700*time.Millisecond {

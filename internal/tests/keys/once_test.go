@@ -184,7 +184,7 @@ func TestAnOrderIsPaidOnceUnderEachSpelling(t *testing.T) {
 					}
 					raw := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
 						target, head, len(body), body)
-					res := send(t, addr, raw)
+					res := send(t, addr, raw) //nolint:bodyclose // send has closed it
 					switch {
 					case res == nil:
 					case i == 0 && res.StatusCode != http.StatusOK && kind != "text": // Gin has no route for a/b
