@@ -143,7 +143,7 @@ func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 
 func TestEveryConstructorRefusesNonsense(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
-	if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), grpclock.WithWait(0)); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: WithWait(0s)") {
+	if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), grpclock.WithWait(0)); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: WithWait(0): a wait must have an end") {
 		t.Errorf("%v", err)
 	}
 	if _, err := grpclock.ServerOptions(nil, grpclock.FromDescriptors()); err == nil {

@@ -19,7 +19,8 @@ import (
 // as soon as the server answers.
 func TestAStallOfTheServerFailsNoCallerWithNoWait(t *testing.T) {
 	t.Parallel()
-	for _, stall := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 900 * time.Millisecond} {
+	// The bubble below has the exact second. Here, a busy machine has 0.4 s for the answers.
+	for _, stall := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond} {
 		t.Run(stall.String(), func(t *testing.T) {
 			t.Parallel()
 			servers := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
