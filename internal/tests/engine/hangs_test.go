@@ -189,15 +189,15 @@ func TestWhatWasNeverSentIsNotUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Kill()
-	var work sync.WaitGroup
-	for i := range 50 {
-		work.Go(func() {
+	var callers sync.WaitGroup
+	for i := range 50 { // each of them asks for a second
+		callers.Go(func() {
 			if _, err := e.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait}); !errors.Is(err, locker.ErrUnavailable) {
 				t.Errorf("a dead server answered %v", err)
 			}
 		})
 	}
-	work.Wait()
+	callers.Wait()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
