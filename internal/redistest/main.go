@@ -24,7 +24,7 @@ func Main(m interface{ Run() int }, checks ...func() error) {
 	os.Exit(shared.run(m, checks...))
 }
 
-// runMoreAtOnce lets four times as many tests as usual run at once, because tests with servers mostly
+// runMoreAtOnce lets six times as many tests as usual run at once, because tests with servers mostly
 // wait for time to pass. The flag -parallel of the command line has the last word: either it was
 // read before, and is set, or it is read later.
 func runMoreAtOnce() {
@@ -33,7 +33,7 @@ func runMoreAtOnce() {
 	if given {
 		return
 	}
-	if err := flag.Set("test.parallel", strconv.Itoa(4*runtime.GOMAXPROCS(0))); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(6*runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 }
