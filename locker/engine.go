@@ -57,7 +57,8 @@ type closure struct {
 	err  error         // what Close returned
 }
 
-func init() {
+// Package store is below this package, so it gets the constructor when the program starts.
+func init() { //nolint:gochecknoinits // it sets one variable
 	store.NewEngine = func(s store.Store, opts any) (any, error) { return newFromStore(s, opts.([]Option)...) }
 }
 

@@ -305,6 +305,11 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 			return cfg, fmt.Errorf("%w (on a quorum, the default of WithMaxTTL is %v: a node that may have forgotten its leases does not vote for that time)", err, longestOnQuorums)
 		}
 	}
+	for i, c := range cs {
+		if isNil(c) {
+			return cfg, fmt.Errorf("latchkit: %s: client %d is nil; give a go-redis v9 client of each server", constructor, i)
+		}
+	}
 	if err := quorum.CheckClients(constructor, nodesOf(cs)); err != nil {
 		return cfg, err
 	}

@@ -25,9 +25,6 @@ func CheckClients(caller string, cs []redisstore.Client) error {
 	}
 	addresses := make(map[string]int)
 	for i, c := range cs {
-		if c == nil {
-			return fmt.Errorf("latchkit: %s: client %d is nil; give a go-redis v9 client of each server", caller, i)
-		}
 		if _, ok := c.(*redis.Ring); ok {
 			return fmt.Errorf("latchkit: %s: client %d is a *redis.Ring, which moves keys to other servers when one is gone; give a client of one server, of a Sentinel set or of a Cluster", caller, i)
 		}
