@@ -50,7 +50,7 @@ func TestARefusalNamesTheHolderAndTheWaiters(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 4, locker.WithPrefix("shop:"))
 		defer release(t, acquire(t, ls[0], locker.Rule{Key: "report:nightly"}))
-		time.Sleep(2*time.Minute + 3*time.Second)
+		time.Sleep(2*time.Minute + 3*time.Second) //nolint:forbidigo // in a bubble
 		for i := 1; i < 3; i++ {
 			w := startWaiting(t, ls[i], locker.Rule{Key: "report:nightly"})
 			defer func() { w.cancel(); <-w.ended }()
@@ -87,7 +87,7 @@ func TestARefusalCountsTheLeaderAndTheProcessesInFront(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
 		ws := []*waiting{startWaiting(t, ls[1], locker.Rule{Key: "a"})}
 		ws = append(ws, crowd(t, ls[2], locker.Rule{Key: "a"}, 2)...)
 		_, err := ls[2].Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
