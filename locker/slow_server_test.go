@@ -154,7 +154,7 @@ func TestASlowServerIsNotADeadOne(t *testing.T) {
 					servers.late.Store(0)
 					_ = l.Close(context.Background())
 				}()
-				grants, lost, err := steady(l, t.Name(), func() { servers.late.Store(int64(late)) }, 3*time.Second)
+				grants, lost, err := steady(l, t.Name(), func() { servers.late.Store(int64(late)) }, 6*time.Second)
 				if grants < 2 || lost > 0 {
 					t.Errorf("%d locks granted, %d of %d leases lost: %v", grants, lost, steadyKeys, err)
 				}
