@@ -1,6 +1,7 @@
 package otellock
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -41,6 +42,9 @@ func TestEachKindOfErrorIsFoundBehindWrappers(t *testing.T) {
 		if got := errorType(locker.Outcome{Result: locker.ResultError, Err: err}); got != k.name {
 			t.Errorf("%v is %q, want %q", k.sentinel, got, k.name)
 		}
+	}
+	if got := errorType(locker.Outcome{Result: locker.ResultError, Err: errors.New("order:42 is odd")}); got != other {
+		t.Errorf("an error without a sentinel is %q, want %q", got, other)
 	}
 }
 
