@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,15 +19,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/latchkit/latchkit/internal/store"
-
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -41,33 +38,13 @@ func (s *orders) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error
 }
 
 // Each row of grpclock's table of replies is tested by a call over a real connection. The test
-// checks the reply of the call and its spans.
-func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
+// checks the reply of the call, the result on the span around the call, and the count.
+func TestEachReplyOfAGRPCCallAndTheResultThatItLeaves(t *testing.T) {
 	const canary = "canary"
 	refusal := func(err error) func(*lockertest.Memory) {
 		return func(backend *lockertest.Memory) { backend.Fail(locker.OpAcquire, &store.Refusal{Err: err}) }
 	}
 	occupied := func(backend *lockertest.Memory) { backend.Occupy("order:"+canary, 0) }
-	refused := func(status, result, errorType string, attempts int) []string {
-		if errorType != "" {
-			errorType = "error.type=" + errorType + " "
-		}
-		tries := ""
-		if attempts > 0 {
-			tries = fmt.Sprint(" wait.attempts=", attempts)
-		}
-		return []string{"acquire order: " + status + " " + errorType + "mode=exclusive name=order result=" + result + " ttl=T" + tries}
-	}
-	held := func(status, result, errorType string) []string {
-		if errorType != "" {
-			errorType = "error.type=" + errorType + " "
-		}
-		return []string{
-			"acquire order: Unset fence=N mode=exclusive name=order result=acquired ttl=T wait.attempts=1",
-			"hold order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result + " ttl=T",
-			"release order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result + " ttl=T",
-		}
-	}
 	for name, tc := range map[string]struct {
 		rule    grpclock.Rule
 		locker  []locker.Option
@@ -83,37 +60,30 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		reason string // "": no ErrorInfo
 		retry  bool   // the reply has a RetryInfo, and a pushback of the same time in ms
 		field  string // the field that the BadRequest names
-		spans  []string
 	}{
-		"OK": {spans: held("Unset", "released", "")},
+		"OK": {},
 		"the handler's own error": {
 			handle: func(context.Context, *lockertest.Memory) error { return status.Error(codes.NotFound, "no such order") },
-			code:   codes.NotFound, spans: held("Unset", "released", ""),
+			code:   codes.NotFound,
 		},
 		"busy": {
 			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait},
-			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),
-		},
-		"busy behind a holder with a span": {
-			before: func(backend *lockertest.Memory) { holds(t, backend, "order:"+canary) }, rule: grpclock.Rule{Wait: locker.NoWait},
-			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset links=holder", "busy", "", 1),
+			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true,
 		},
 		"busy with another code": {
 			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait}, opts: []grpclock.Option{grpclock.WithBusyCode(codes.Unavailable)},
-			code: codes.Unavailable, reason: grpclock.ReasonBusy, retry: true, spans: refused("Unset", "busy", "", 1),
+			code: codes.Unavailable, reason: grpclock.ReasonBusy, retry: true,
 		},
 		"busy until the wait is over": {
 			before: occupied, rule: grpclock.Rule{Wait: 20 * time.Millisecond},
-			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true, spans: refused("Error(busy)", "timeout", "busy", -1),
+			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true,
 		},
 		"too many waiters": {
 			before: occupied, rule: grpclock.Rule{Wait: time.Minute}, locker: []locker.Option{locker.WithMaxWaiters(1)},
 			code: codes.ResourceExhausted, reason: grpclock.ReasonTooManyWaiters, retry: true,
-			spans: refused("Error(too_many_waiters)", "too_many_waiters", "too_many_waiters", -1),
 		},
 		"done already": {
 			rule: grpclock.Rule{OnceFor: time.Hour, Wait: locker.NoWait}, code: codes.AlreadyExists, reason: grpclock.ReasonDone,
-			spans: append(held("Unset", "released", ""), refused("Unset", "done", "", 1)...),
 		},
 		"a field is missing": {
 			order: " ", code: codes.InvalidArgument, reason: grpclock.ReasonInvalidKey, field: "order_id",
@@ -131,11 +101,9 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			// at start-up.
 			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Mode = locker.Shared })},
 			bare: true, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
-			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},
 		},
 		"unavailable": {
 			before: refusal(errors.New("out of memory")), code: codes.Unavailable, reason: grpclock.ReasonUnavailable, retry: true,
-			spans: refused("Error(unavailable)", "unavailable", "unavailable", 1),
 		},
 		"closed": {closed: true, code: codes.Unavailable, reason: grpclock.ReasonClosed, retry: true},
 		"lost": {
@@ -145,7 +113,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			},
-			code: codes.Aborted, reason: grpclock.ReasonLost, spans: held("Error(lost)", "lost", "lost"),
+			code: codes.Aborted, reason: grpclock.ReasonLost,
 		},
 		"expired": {
 			rule: grpclock.Rule{EndAfter: 50 * time.Millisecond},
@@ -153,11 +121,11 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			},
-			code: codes.Aborted, reason: grpclock.ReasonLost, spans: held("Error(expired)", "expired", "expired"),
+			code: codes.Aborted, reason: grpclock.ReasonLost,
 		},
 		"the caller's deadline is over": {
 			before: occupied, rule: grpclock.Rule{Wait: time.Minute}, patient: 50 * time.Millisecond,
-			code: codes.DeadlineExceeded, reason: grpclock.ReasonCallerGone, spans: refused("Error(deadline_exceeded)", "timeout", "deadline_exceeded", -1),
+			code: codes.DeadlineExceeded, reason: grpclock.ReasonCallerGone,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -258,34 +226,6 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			}
 			if counts := tel.requests(t); counts["order "+result] == 0 {
 				t.Errorf("counted are %v, want the result %s", counts, result)
-			}
-			var lines []string
-			for _, line := range tel.spanLines(t) {
-				line, _, _ = strings.Cut(line, " wait.duration=") // the duration is left out, because it differs in each run
-				line, attempts, _ := strings.Cut(line, " wait.attempts=")
-				words := strings.Fields(line)
-				for i, word := range words {
-					if strings.HasPrefix(word, "ttl=") {
-						words[i] = "ttl=T"
-					}
-				}
-				line = strings.Join(words, " ")
-				if attempts != "" {
-					line += " wait.attempts=" + attempts
-				}
-				lines = append(lines, line)
-			}
-			wanted := make([]string, 0, len(tc.spans))
-			for i, span := range tc.spans {
-				if some, ok := strings.CutSuffix(span, " wait.attempts=-1"); ok || strings.HasSuffix(span, "ttl=T") && i < len(lines) {
-					// The number of attempts is left out, because it differs in each run.
-					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=")
-					span = some
-				}
-				wanted = append(wanted, span)
-			}
-			if got := strings.Join(lines, "\n"); got != strings.Join(wanted, "\n") {
-				t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(wanted, "\n"))
 			}
 			spans, points := tel.everything(t)
 			if all := spans + points + fmt.Sprint(err, status.Convert(err).Details(), trailer); strings.Contains(all, canary) {

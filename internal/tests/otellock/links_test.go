@@ -19,7 +19,6 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -84,6 +83,15 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 		}
 	}
 	return byName, ids
+}
+
+// inQueue waits until want processes wait for the key.
+func (s *service) inQueue(t *testing.T, want int) {
+	t.Helper()
+	await(t, "the waiter stands in the queue", func() bool {
+		info, err := s.lock.Inspect(t.Context(), "order:42")
+		return err == nil && info.Waiters == want
+	})
 }
 
 // chain makes four callers, named a, b, c and d, acquire the same key, each in a span with its
@@ -219,15 +227,7 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 			one, two := services[0], services[1]
 			first := <-one.asks(t, "a")
 			b := two.asks(t, "b")
-			for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-				info, err := one.lock.Inspect(t.Context(), "order:42")
-				if err != nil || time.Now().After(deadline) {
-					t.Fatal("the second process does not wait", err)
-				}
-				if info.Waiters == 1 {
-					break
-				}
-			}
+			one.inQueue(t, 1)
 			if err := first.Release(t.Context()); err != nil {
 				t.Error(err)
 			}

@@ -11,14 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
 	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -242,7 +240,7 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 // A program has 10 000 keys. By mistake, the Name of each Rule is its key. The program uses each
 // instrument.
 func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
-	tel := newTelemetry(t, sdktrace.NeverSample())
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	o := tel.observer.(interface {
 		locker.WaitObserver
 		locker.RenewalObserver
@@ -262,6 +260,13 @@ func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 		o.Waiting(t.Context(), rule, locker.WaitEvent{Place: 1})()
 		o.Renewed(t.Context(), rule, locker.RenewalEvent{Margin: time.Second})
 		o.Request(t.Context(), locker.RequestEvent{Name: rule.Name, Result: "replayed"})
+	}
+	names := make(map[string]int)
+	for _, span := range tel.spans.Ended() {
+		names[span.Name()]++
+	}
+	if len(names) != 3*257 || names["acquire _OTHER"] != 10_000-256 {
+		t.Errorf("%d names of spans, want 257 for acquire, release and transact; %d acquires of _OTHER", len(names), names["acquire _OTHER"])
 	}
 	series := make(map[string]int)
 	for _, line := range tel.measured(t) {

@@ -4,23 +4,20 @@ import (
 	"context"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
-
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -42,8 +39,8 @@ type streamIn struct {
 
 func (s *streamIn) Context() context.Context { return s.ctx }
 
-// A guarded stream has the same telemetry as a unary call: the spans of its lock, the result on
-// the span around the stream, and one request in the count.
+// A guarded stream has the same telemetry as a unary call: the result on the span around the
+// stream, and one request in the count.
 func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 	const key = "order:canary"
 	receiveAll := func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt], _ *lockertest.Memory) error {
@@ -56,13 +53,6 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 			}
 		}
 	}
-	held := func(status, result, errorType string) []string {
-		return []string{
-			"acquire order: Unset fence=N mode=exclusive name=order result=acquired",
-			"hold order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result,
-			"release order: " + status + " " + errorType + "fence=N mode=exclusive name=order result=" + result,
-		}
-	}
 	for name, tc := range map[string]struct {
 		rule   grpclock.Rule
 		opts   []grpclock.Option
@@ -73,16 +63,8 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 
 		code   codes.Code
 		result string // the attribute result of the stream's span; "": the stream took no lock
-		spans  []string
 	}{
-		"released": {handle: receiveAll, result: "acquired", spans: held("Unset", "released", "")},
-		"the handler fails": {
-			handle: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt], _ *lockertest.Memory) error {
-				_, err := s.Recv()
-				return errors.Join(err, status.Error(codes.NotFound, "no such order"))
-			},
-			code: codes.NotFound, result: "acquired", spans: held("Unset", "released", ""),
-		},
+		"released": {handle: receiveAll, result: "acquired"},
 		"lost": {
 			locker: []locker.Option{locker.WithTTL(60 * time.Millisecond)},
 			handle: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt], backend *lockertest.Memory) error {
@@ -93,19 +75,12 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 				_, err := s.Recv() // the client sends no further message, so only the loss of the lock can end this call
 				return err
 			},
-			silent: true, code: codes.Aborted, result: "lock_lost", spans: held("Error(lost)", "lost", "error.type=lost "),
+			silent: true, code: codes.Aborted, result: "lock_lost",
 		},
 		"busy": {
 			rule: grpclock.Rule{Wait: locker.NoWait}, handle: receiveAll,
 			before: func(backend *lockertest.Memory) { backend.Occupy(key, 0) },
 			code:   codes.Aborted, result: "lock_busy",
-			spans: []string{"acquire order: Unset mode=exclusive name=order result=busy"},
-		},
-		"busy behind a holder with a span": {
-			rule: grpclock.Rule{Wait: locker.NoWait}, handle: receiveAll,
-			before: func(backend *lockertest.Memory) { holds(t, backend, key) },
-			code:   codes.Aborted, result: "lock_busy",
-			spans: []string{"acquire order: Unset links=holder mode=exclusive name=order result=busy"},
 		},
 		"the lock server is down, and the rule fails open": {
 			opts: []grpclock.Option{grpclock.WithFailOpen()}, handle: receiveAll,
@@ -113,7 +88,6 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 				backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 			},
 			result: "unguarded",
-			spans:  []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable"},
 		},
 		"the handler receives nothing": {
 			handle: func(grpc.BidiStreamingServer[shop.Order, shop.Receipt], *lockertest.Memory) error { return nil },
@@ -154,9 +128,6 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 					t.Errorf("counted are %v, want one %s", counts, tc.result)
 				}
 			}
-			if got := withoutTimes(tel.spanLines(t)); !slices.Equal(got, tc.spans) {
-				t.Errorf("spans:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.spans, "\n"))
-			}
 			if spans, points := tel.everything(t); strings.Contains(spans+points, "canary") {
 				t.Errorf("the key was shown: %s", spans+points)
 			}
@@ -180,15 +151,4 @@ func talk(t *testing.T, client shop.ShopClient, silent bool) error {
 		return nil
 	}
 	return err
-}
-
-// withoutTimes removes what differs in each run: durations and numbers of attempts.
-func withoutTimes(lines []string) (kept []string) {
-	for _, line := range lines {
-		words := slices.DeleteFunc(strings.Fields(line), func(word string) bool {
-			return strings.HasPrefix(word, "ttl=") || strings.HasPrefix(word, "wait.")
-		})
-		kept = append(kept, strings.Join(words, " "))
-	}
-	return kept
 }

@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
@@ -193,7 +192,7 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 }
 
 // spanLines returns a line for each span of a lock, in the order of their ends, such as "acquire
-// order: Unset links=holder mode=exclusive …".
+// order: Unset mode=exclusive …".
 func (tel *telemetry) spanLines(t testing.TB) []string {
 	t.Helper()
 	var lines []string
@@ -208,38 +207,9 @@ func (tel *telemetry) spanLines(t testing.TB) []string {
 		if s.Status().Code == codes.Error {
 			status += "(" + s.Status().Description + ")"
 		}
-		if links := roles(s); links != "" {
-			status += " links=" + links
-		}
 		lines = append(lines, s.Name()+": "+status+" "+text(s.Attributes()))
 	}
 	return lines
-}
-
-// roles returns the roles of a span's links, in the order of the links.
-func roles(s sdktrace.ReadOnlySpan) string {
-	var all []string
-	for _, l := range s.Links() {
-		for _, a := range l.Attributes {
-			if a.Key == "latchkit.link.role" {
-				all = append(all, a.Value.AsString())
-			}
-		}
-	}
-	return strings.Join(all, ",")
-}
-
-// holds makes another process hold a key inside a span. The process holds the key until its lease
-// is released or the test ends.
-func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
-	t.Helper()
-	there := newTelemetry(t, sdktrace.AlwaysSample())
-	l := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(there.observer))
-	lease, err := l.Acquire(t.Context(), locker.Rule{Key: key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lease
 }
 
 // apart is the list of the attributes that the function text leaves out, because other tests
