@@ -11,23 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// At most Limit requests of a key run at the same time, and further requests are refused. The test
-// checks this on a server and in memory, because users test their rules in memory.
+// At most Limit requests of a key run at the same time, and further requests are refused.
 func TestARuleLimitsRequestsInFlight(t *testing.T) {
-	t.Parallel()
-	t.Run("Redis", func(t *testing.T) {
-		l, err := locker.NewSemaphore(redistest.Start(t).Client(t), 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(t.Context()) }()
-		limitsRequests(t, l)
-	})
-	t.Run("memory", func(t *testing.T) { limitsRequests(t, lockertest.NewLocker(t, lockertest.NewMemory())) })
-}
-
-func limitsRequests(t *testing.T, l locker.Locker) {
-	t.Helper()
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	guard, err := httplock.FromRules(l, httplock.Rules{
 		"POST /reports/{tenant}": {Key: "reports:{param.tenant}", Limit: 3, Weight: 1, Wait: locker.NoWait},
 	})

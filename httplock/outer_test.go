@@ -1,14 +1,10 @@
 package httplock_test
 
 import (
-	"bytes"
-	"compress/flate"
 	"compress/gzip"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -20,51 +16,33 @@ import (
 
 // Trailers come after the body, also if a response is held back or repeated.
 func TestTrailersStayTrailers(t *testing.T) {
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	server := httptest.NewServer(httplock.MustIdempotency(l, idempotency.NewMemory(), "c")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		w.Header().Set("X-Own", "1")
 		_, _ = io.WriteString(w, "body")
 		w.Header().Set("X-Sum", "42")
 		w.Header().Set(http.TrailerPrefix+"X-Late", "7")
 		w.Header().Set("X-Never", "x")
-	}))
-	defer origin.Close()
-	target, err := url.Parse(origin.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	for name, middleware := range map[string]func(http.Handler) http.Handler{
-		"none":   func(h http.Handler) http.Handler { return h },
-		"plain":  httplock.MustNew(l, "a"),
-		"stored": httplock.MustIdempotency(l, idempotency.NewMemory(), "c"),
-	} {
-		for handler, h := range map[string]http.Handler{"proxy": httputil.NewSingleHostReverseProxy(target), "direct": origin.Config.Handler} {
-			server := httptest.NewServer(middleware(h))
-			for i := range 2 {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Idempotency-Key", handler)
-				res, err := server.Client().Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				body, err := io.ReadAll(res.Body)
-				_ = res.Body.Close()
-				if err != nil || string(body) != "body" || res.Header.Get("X-Own") != "1" || res.Header.Get("X-Sum")+res.Header.Get("X-Late")+res.Header.Get("X-Never") != "" {
-					t.Errorf("%s, %s, %d: %q %v %v", name, handler, i, body, res.Header, err)
-				}
-				late := res.Trailer.Get("X-Late")
-				if name == "none" || name == "plain" {
-					late = "7" // net/http sends an unannounced trailer only after a flush
-				}
-				if res.Trailer.Get("X-Sum") != "42" || late != "7" {
-					t.Errorf("%s, %s, %d: trailers %v", name, handler, i, res.Trailer)
-				}
-			}
-			server.Close()
+	})))
+	defer server.Close()
+	for i := range 2 {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "k")
+		res, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || string(body) != "body" || res.Header.Get("X-Own") != "1" || res.Header.Get("X-Sum")+res.Header.Get("X-Late")+res.Header.Get("X-Never") != "" {
+			t.Errorf("%d: %q %v %v", i, body, res.Header, err)
+		}
+		if res.Trailer.Get("X-Sum") != "42" || res.Trailer.Get("X-Late") != "7" {
+			t.Errorf("%d: trailers %v", i, res.Trailer)
 		}
 	}
 }
@@ -136,30 +114,18 @@ func TestAnEncodedBodyIsNotReadForAKey(t *testing.T) {
 		_, _ = io.WriteString(w, lease.Key())
 	}))
 	const plain = `{"sku":"pen"}`
-	var zipped, deflated bytes.Buffer
-	z := gzip.NewWriter(&zipped)
-	_, _ = io.WriteString(z, plain)
-	_ = z.Close()
-	d, err := flate.NewWriter(&deflated, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.WriteString(d, plain)
-	_ = d.Close()
 	for _, tc := range []struct {
 		encoding []string
-		body     string
 		code     int
 	}{
-		{nil, plain, 200}, {[]string{"identity"}, plain, 200}, {[]string{"gzip"}, plain, 200}, {[]string{" GZIP "}, plain, 200},
-		{[]string{"gzip"}, zipped.String(), 400}, {nil, zipped.String(), 400}, {[]string{"deflate"}, deflated.String(), 415},
-		{[]string{"deflate"}, plain, 415}, {[]string{"br"}, plain, 415}, {[]string{"gzip, br"}, plain, 415}, {[]string{"gzip", "br"}, plain, 415}, {[]string{"x"}, plain, 415},
+		{nil, 200}, {[]string{"identity"}, 200}, {[]string{"gzip"}, 200}, {[]string{" GZIP "}, 200}, {[]string{"deflate"}, 415},
+		{[]string{"br"}, 415}, {[]string{"gzip, br"}, 415}, {[]string{"gzip", "br"}, 415}, {[]string{"x"}, 415},
 	} {
-		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", strings.NewReader(tc.body))
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", strings.NewReader(plain))
 		r.Header["Content-Encoding"] = tc.encoding
 		w := httptest.NewRecorder()
 		if h.ServeHTTP(w, r); w.Code != tc.code || tc.code == 200 && w.Body.String() != "stock:pen" {
-			t.Errorf("%q %q: %d %s", tc.encoding, tc.body, w.Code, w.Body)
+			t.Errorf("%q: %d %s", tc.encoding, w.Code, w.Body)
 		}
 	}
 }
