@@ -17,6 +17,7 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -99,48 +100,6 @@ func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 	}
 }
 
-func TestATimeOutOutsideBoundsTheWaitAndIsAnswered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := lockertest.NewMemory()
-		store.Occupy("order:42", 0)
-		e := engine(nil, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), ok)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if w := post(ctx, e, "/orders/42"); w.Code != http.StatusConflict || time.Until(deadline(ctx)) != 0 {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
-	})
-}
-
-func deadline(ctx context.Context) time.Time {
-	d, _ := ctx.Deadline()
-	return d
-}
-
-func TestAPanicFindsTheLockReleasedAndGoesOn(t *testing.T) {
-	store := lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	var held, after int
-	var recovered any
-	e := gin.New()
-	e.Use(gin.CustomRecoveryWithWriter(nil, func(c *gin.Context, p any) {
-		recovered, after = p, store.Len()
-		c.AbortWithStatus(http.StatusInternalServerError)
-	}))
-	e.POST("/orders/:id", ginlock.MustNew(l, "order:{param.id}"), func(*gin.Context) {
-		held = store.Len()
-		panic("out of ink")
-	})
-	server := httptest.NewServer(e)
-	defer server.Close()
-	if code, _ := status(t, server, "/orders/42"); code != http.StatusInternalServerError {
-		t.Errorf("%d", code)
-	}
-	if recovered != "out of ink" || held != 1 || after != 0 {
-		t.Errorf("recovered %v; %d locks inside, %d after", recovered, held, after)
-	}
-}
-
 func TestAClientThatGoesAwayWhileItIsServedLeavesNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	var rec lockertest.Recorder
@@ -174,62 +133,33 @@ func TestAClientThatGoesAwayWhileItIsServedLeavesNoLock(t *testing.T) {
 
 func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 	for name, tc := range map[string]struct {
-		lose  func(t *testing.T, store *lockertest.Memory)
-		opts  []httplock.Option
 		reply func(c *gin.Context) // writes the reply of the handler
-		cause error
 		code  int
 		body  string
 	}{
-		"stolen, nothing written": {
-			reply: func(*gin.Context) {}, cause: locker.ErrLost, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
-		},
-		"stolen, a status and headers set": {
-			reply: func(c *gin.Context) {
-				c.Header("ETag", `"7"`)
-				c.Header("Content-Length", "1")
-				c.Header("Cache-Control", "max-age=60")
-				c.Status(http.StatusCreated)
-			},
-			cause: locker.ErrLost, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
-		},
-		"stolen, written already": {reply: ok, cause: locker.ErrLost, code: http.StatusOK, body: "paid"},
-		"revoked": {
-			lose: func(t *testing.T, store *lockertest.Memory) {
-				info, err := store.Inspect(t.Context(), "order:42")
-				if err != nil {
-					t.Error(err)
-				}
-				if _, err := store.Revoke(t.Context(), "order:42", info.Fence, "drill"); err != nil {
-					t.Error(err)
-				}
-			},
-			reply: func(*gin.Context) {}, cause: locker.ErrRevoked, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
-		},
-		"expired": {
-			lose:  func(*testing.T, *lockertest.Memory) {},
-			opts:  []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.EndAfter = time.Second })},
-			reply: func(*gin.Context) {}, cause: locker.ErrExpired, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
-		},
+		"nothing written": {func(*gin.Context) {}, http.StatusServiceUnavailable, `"code":"lock-lost"`},
+		"a status and headers set": {func(c *gin.Context) {
+			c.Header("ETag", `"7"`)
+			c.Header("Content-Length", "1")
+			c.Header("Cache-Control", "max-age=60")
+			c.Status(http.StatusCreated)
+		}, http.StatusServiceUnavailable, `"code":"lock-lost"`},
+		"written already": {ok, http.StatusOK, "paid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := lockertest.NewMemory()
 				var see seen
 				var cause error
-				e := engine(&see, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}", tc.opts...), func(c *gin.Context) {
-					if tc.lose != nil {
-						tc.lose(t, store)
-					} else {
-						store.Steal("order:42")
-					}
+				e := engine(&see, ginlock.MustNew(lockertest.NewLocker(t, store), "order:{param.id}"), func(c *gin.Context) {
+					store.Steal("order:42")
 					<-c.Request.Context().Done()
 					cause = context.Cause(c.Request.Context())
 					tc.reply(c)
 				})
 				w := post(t.Context(), e, "/orders/42")
-				if !errors.Is(cause, tc.cause) {
-					t.Errorf("the context ended with %v, want %v", cause, tc.cause)
+				if !errors.Is(cause, locker.ErrLost) {
+					t.Errorf("the context ended with %v", cause)
 				}
 				if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
 					t.Errorf("%d %s", w.Code, w.Body)
@@ -242,43 +172,6 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestALostLockIsAnsweredOverTheNetwork(t *testing.T) {
-	store := lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	server := httptest.NewServer(engine(nil, ginlock.MustNew(l, "order:{param.id}", httplock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
-		store.Steal("order:42")
-		<-c.Request.Context().Done()
-	}))
-	defer server.Close()
-	if code, body := status(t, server, "/orders/42"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"code":"lock-lost"`) {
-		t.Errorf("%d %s", code, body)
-	}
-}
-
-func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	entered := make(chan struct{})
-	var cause error
-	e := engine(nil, ginlock.MustNew(l, "order:{param.id}"), func(c *gin.Context) {
-		close(entered)
-		<-c.Request.Context().Done()
-		cause = context.Cause(c.Request.Context())
-		c.String(http.StatusServiceUnavailable, "stopping")
-	})
-	first := make(chan *httptest.ResponseRecorder)
-	go func() { first <- post(t.Context(), e, "/orders/42") }()
-	<-entered
-	if err := l.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if w := <-first; !errors.Is(cause, locker.ErrClosed) || w.Body.String() != "stopping" {
-		t.Errorf("the context ended with %v, the reply was %d %s", cause, w.Code, w.Body)
-	}
-	if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), `"code":"lock-closed"`) {
-		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
@@ -346,29 +239,6 @@ func TestAFilterLeavesRequestsAlone(t *testing.T) {
 	}
 }
 
-func TestOnceRemembersSuccessOnly(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	once := ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.OnceFor = time.Hour })
-	runs := 0
-	e := engine(nil, ginlock.MustNew(l, "order:{param.id}", once), func(c *gin.Context) {
-		switch runs++; runs {
-		case 1:
-			c.String(http.StatusBadGateway, "the bank is down")
-		case 2:
-			_ = c.Error(errors.New("left to a middleware that writes errors"))
-		default:
-			ok(c)
-		}
-	})
-	var codes []int
-	for range 5 {
-		codes = append(codes, post(t.Context(), e, "/orders/42").Code)
-	}
-	if got, want := fmt.Sprint(codes), "[502 200 200 409 409]"; got != want || runs != 3 {
-		t.Errorf("%v in %d runs, want %v", got, runs, want)
-	}
-}
-
 func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
@@ -422,16 +292,16 @@ func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 
 func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
-	var none *locker.Engine
 	for says, build := range map[string]func(){
-		"the Locker is nil; make one":                        func() { ginlock.MustNew(nil, "a") },
-		"latchkit: acquire: invalid rule: the Locker is nil": func() { ginlock.MustNew(none, "a") },
-		"WithWait(0): a wait must have an end":               func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
-		"WithWait(-1s): give a positive time":                func() { ginlock.MustNew(l, "a", httplock.WithWait(-time.Second)) },
-		"WithTTL(1µs): such a short lease":                   func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
-		"WithTTL(-1s): such a short lease":                   func() { ginlock.MustNew(l, "a", httplock.WithTTL(-time.Second)) },
-		"WithStatus(200): choose 409, 423 or 429":            func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
-		"the key \"\" is empty; name what":                   func() { ginlock.MustNew(l, "") },
+		"the Locker is nil; make one":             func() { ginlock.MustNew(nil, "a") },
+		"WithWait(0): a wait must have an end":    func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
+		"WithTTL(1µs): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
+		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
+		"the key \"\" is empty; name what":        func() { ginlock.MustNew(l, "") },
+		"has the part {id}; write {body.id}, {claim.id}, {cookie.id}, {header.id}, {idempotency-key}, {ip}, {param.id}, {query.id} or {value.id}": func() { ginlock.MustNew(l, "order:{id}") },
+		"the claims of a request; give it WithClaims": func() { ginlock.MustNew(l, "order:{claim.sub}") },
+		"the Store is nil":                            func() { ginlock.MustIdempotency(l, nil, "shop") },
+		"the scope is empty":                          func() { ginlock.MustIdempotency(l, idempotency.NewMemory(), "") },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, "ginlock: ") || !strings.Contains(got, says) {
 			t.Errorf("%q, want %q", got, says)

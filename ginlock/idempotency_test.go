@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -35,6 +36,7 @@ func TestAPaymentThatComesAgainIsAnsweredAndNotMade(t *testing.T) {
 	}{
 		"JSON":       {func(c *gin.Context) { c.JSON(http.StatusCreated, gin.H{"paid": true}) }, 201, `{"paid":true}`},
 		"a status":   {func(c *gin.Context) { c.Status(http.StatusNoContent) }, 204, ""},
+		"status 200": {func(c *gin.Context) { c.Status(http.StatusOK) }, 200, ""},
 		"nothing":    {func(*gin.Context) {}, 200, ""},
 		"a string":   {func(c *gin.Context) { _, _ = c.Writer.WriteString("paid"); c.Writer.Flush() }, 200, "paid"},
 		"an abort":   {func(c *gin.Context) { c.AbortWithStatusJSON(http.StatusPaymentRequired, gin.H{"paid": false}) }, 402, `{"paid":false}`},
@@ -104,15 +106,29 @@ func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 	}
 }
 
-func TestIdempotencyPanicsAsNewDoes(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	for says, build := range map[string]func(){
-		"ginlock: the Store is nil":   func() { ginlock.MustIdempotency(l, nil, "shop") },
-		"ginlock: the scope is empty": func() { ginlock.MustIdempotency(l, idempotency.NewMemory(), "") },
-		"ginlock: the Locker is nil":  func() { ginlock.MustIdempotency(nil, idempotency.NewMemory(), "shop") },
-	} {
-		if got := panics(build); !strings.HasPrefix(got, says) {
-			t.Errorf("%q, want %q", got, says)
+// The lock of the order is lost while its handler pays, and the response is held back for its
+// idempotency key. The payment is not repeated: the next request gets the response.
+func TestAHeldResponseOfALostLockIsReplacedAndAnswersTheNextRequest(t *testing.T) {
+	store := lockertest.NewMemory()
+	e := gin.New()
+	validate := fromRules(t, lockertest.NewLocker(t, store), httplock.Rules{
+		"POST /orders/:id": {Key: "order:{param.id}", Idempotency: "shop"},
+	}, httplock.WithStore(idempotency.NewMemory())).Mount(e)
+	runs := 0
+	e.POST("/orders/:id", func(c *gin.Context) {
+		if runs++; runs == 1 {
+			store.Steal("order:42")
 		}
+		ok(c)
+	})
+	if err := validate(); err != nil {
+		t.Fatal(err)
+	}
+	if w := pays(t, e, "k", "{}"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), httplock.CodeLost) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	store.Free("order:42")
+	if w := pays(t, e, "k", "{}"); w.Code != http.StatusOK || w.Body.String() != "paid" || runs != 1 {
+		t.Errorf("again: %d %s, %d runs", w.Code, w.Body, runs)
 	}
 }
