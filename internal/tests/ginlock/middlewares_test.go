@@ -58,10 +58,6 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				within: time.Minute, code: 201, body: "paid", spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, _ *lockertest.Memory) { c.String(http.StatusCreated, "paid") },
 			},
-			"a status alone": {
-				within: time.Minute, code: 204, spans: "acquire order, release order, POST /orders/:id",
-				handle: func(c *gin.Context, _ *lockertest.Memory) { c.Status(http.StatusNoContent); c.Writer.WriteHeaderNow() },
-			},
 			"a panic": {
 				within: time.Minute, code: 500, spans: "acquire order, release order, POST /orders/:id",
 				handle: func(*gin.Context, *lockertest.Memory) { panic("out of ink") },
@@ -76,15 +72,6 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				handle: func(c *gin.Context, store *lockertest.Memory) {
 					store.Steal("order:42")
 					<-c.Request.Context().Done()
-				},
-			},
-			"a lock that is lost after the reply": {
-				within: time.Minute, opts: []httplock.Option{httplock.WithTTL(200 * time.Millisecond)}, code: 201, body: "paid",
-				spans: "acquire order, release order, POST /orders/:id",
-				handle: func(c *gin.Context, store *lockertest.Memory) {
-					store.Steal("order:42")
-					<-c.Request.Context().Done()
-					c.String(http.StatusCreated, "paid")
 				},
 			},
 			"a wait that the deadline ends": {
