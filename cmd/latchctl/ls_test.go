@@ -59,13 +59,7 @@ func TestLsAndShow(t *testing.T) {
 					t.Errorf("the waiter: %s", one)
 				}
 			}
-			for _, token := range s.tokens(t, key) {
-				for _, text := range []string{table.out, shown.out, lines, one} {
-					if strings.Contains(text, token) {
-						t.Errorf("%q is a secret, and was printed:\n%s", token, text)
-					}
-				}
-			}
+			checkNoSecrets(t, "ls or show", table.out+shown.out+lines+one, s.tokens(t, key))
 		})
 	}
 }
@@ -128,19 +122,14 @@ func TestWrongCommandLines(t *testing.T) {
 		says  string
 	}{
 		{good, "list", 64, "there is no command"},
-		{good, "ls --bad", 64, "--help explains"},
 		{good, "ls --sort size", 64, "age, key, left, waiters"},
 		{good, "show", 64, "one key"},
-		{good, "ls a b", 64, "one pattern at most"},
 		{good, "ls --foreign", 64, "give the pattern"},
 		{[]string{good[0] + "," + good[0]}, "ls", 64, "separate the nodes by spaces"},
 		{good, "run job true", 64, "behind --"},
 		{good, "run job -n -w 1s -- true", 64, "exclude each other"},
 		{[]string{good[0], good[0], good[0]}, "run job --shared -- true", 64, "a quorum has no readers"},
-		{good, "run job --ttl -1s -- true", 64, "TTL"},
-		{good, "show latchkit:node", 1, "reserved"},
 		{[]string{"redis://:secret@host:x"}, "ls", 64, "--node"},
-		{[]string{"mysql://:secret@localhost"}, "ls", 64, "--node"},
 		{[]string{"redis://:secret@127.0.0.1:1"}, "ls", 69, "refused"},
 		{[]string{"redis://:secret@127.0.0.1:1"}, "doctor", 69, "no server answers"},
 		{[]string{good[0], good[0], good[0]}, "ls", 64, "each node has one vote"},

@@ -197,25 +197,14 @@ func TestRunOfALostLease(t *testing.T) {
 	if err := c.Del(t.Context(), "job").Err(); err != nil {
 		t.Fatal(err)
 	}
-	checkContains(t, g.awaitEnd(76), "lost", "SIGTERM")
+	told := g.awaitEnd(76)
+	if checkContains(t, told, "lost", "SIGTERM"); strings.Count(told, "latchctl: ") != 1 {
+		t.Errorf("the loss is told more than once:\n%s", told)
+	}
 	if g.file("term") != "term" {
 		t.Error("the command did not get SIGTERM")
 	}
 	awaitExit(t, child) // the child ignores SIGTERM, so only SIGKILL can have ended it
-}
-
-// run prints one line about a lost lease, and none about the end of the command that follows.
-func TestALossIsToldOnce(t *testing.T) {
-	t.Parallel()
-	nodes, c := server(t)
-	g := startRun(t, nodes, notes, "--ttl", "1s", "--grace", "500ms")
-	g.pid("child")
-	if err := c.Del(t.Context(), "job").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if told := g.awaitEnd(1); strings.Count(told, "latchctl: ") != 1 {
-		t.Errorf("the loss is told so:\n%s", told)
-	}
 }
 
 // A command that does not end after SIGTERM is killed when the grace period is over.

@@ -117,7 +117,7 @@ func TestWebShowsTheLocksOfEveryKindOfServerAndNoToken(t *testing.T) {
 	for name, s := range sites(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			key := "order:it's " + name // both ways to name the Cluster share it
+			key := "order:it's " + name
 			lease := s.lockedAndWaitedFor(t, key)
 			tokens := s.tokens(t, key)
 			p := openWeb(t, s.nodes, "--every", "100ms")
@@ -260,11 +260,4 @@ func commandsOf(t *testing.T, c *redis.Client) map[string]float64 {
 		all[name] = calls
 	}
 	return all
-}
-
-func TestWebRefusesFlagsThatMakeNoSense(t *testing.T) {
-	t.Parallel()
-	for _, args := range []string{"--rate 0", "--every 0s", "a b"} {
-		exits(t, exitUsage, []string{"redis://127.0.0.1:1"}, append([]string{"web"}, strings.Fields(args)...)...)
-	}
 }
