@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -211,21 +210,6 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	})
 }
 
-// If the lease was lost and only the release notices that, Run reports the loss together with
-// fn's error, because another process may have led at the same time.
-func TestTheReleaseReportsALoss(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store)
-		torn := errors.New("the table is torn")
-		for _, want := range []error{nil, torn} {
-			err := lead.Run(t.Context(), l, locker.Rule{Key: "job"}, func(context.Context) error { store.Wipe(); return want })
-			if !errors.Is(err, locker.ErrLost) || want != nil && !errors.Is(err, want) {
-				t.Errorf("%v, want ErrLost and %v", err, want)
-			}
-		}
-	})
-}
-
 // If fn returns an error after its context has ended, Run returns the error or logs it.
 func TestErrorsAfterATermAreNotLost(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -266,40 +250,22 @@ func TestErrorsAfterATermAreNotLost(t *testing.T) {
 // ctx may end while fn still returns after the end of its term. Then fn's error may be the cause of
 // its own context, which is not the cause of ctx.
 func TestTheCauseOfATermIsNoErrorOfRun(t *testing.T) {
-	for name, end := range map[string]func(leader *lead.Leader, store *lockertest.Memory){
-		"StepDown": func(leader *lead.Leader, _ *lockertest.Memory) { leader.StepDown("on purpose") },
-		"a loss":   func(_ *lead.Leader, store *lockertest.Memory) { store.Wipe() },
-		"EndAfter": func(*lead.Leader, *lockertest.Memory) {},
-	} {
-		for what, errorOf := range map[string]func(context.Context) error{
-			"Err":             context.Context.Err,
-			"Cause":           context.Cause,
-			"a wrapped Cause": func(ctx context.Context) error { return fmt.Errorf("stopped: %w", context.Cause(ctx)) },
-		} {
-			t.Run(name+", "+what, func(t *testing.T) {
-				virtual(t, func(t *testing.T, store *lockertest.Memory) {
-					leader, err := lead.New(lockertest.NewLocker(t, store), locker.Rule{Key: "job", EndAfter: time.Minute})
-					if err != nil {
-						t.Fatal(err)
-					}
-					ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-					defer cancel()
-					err = leader.Run(ctx, func(term context.Context) error {
-						end(leader, store)
-						<-term.Done()
-						if ctx.Err() != nil {
-							t.Error("the control: ctx has ended before the term")
-						}
-						<-ctx.Done()
-						return errorOf(term)
-					})
-					if err != nil {
-						t.Errorf("err = %v", err)
-					}
-				})
-			})
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		leader, err := lead.New(lockertest.NewLocker(t, store), locker.Rule{Key: "job"})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = leader.Run(ctx, func(term context.Context) error {
+			leader.StepDown("on purpose")
+			<-ctx.Done()
+			return fmt.Errorf("stopped: %w", context.Cause(term))
+		})
+		if err != nil {
+			t.Errorf("err = %v", err)
+		}
+	})
 }
 
 func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
@@ -500,25 +466,13 @@ func TestWhatCannotLeadIsRefused(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	var none *locker.Engine
 	for says, f := range map[string]func() error{
-		"Wait is -1ns":       func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
-		"OnceFor is 1m0s":    func() error { _, err := lead.New(l, locker.Rule{Key: "job", OnceFor: time.Minute}); return err },
-		"the Mode is shared": func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
-		"TTL is 1ns":         func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
-		"the Locker is nil":  func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
-		"WithGrace(0s)":      func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
-		"WithGrace(2562047h": func() error {
-			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Hour}, lead.WithGrace(math.MaxInt64))
-			return err
-		},
-		"EndAfter is 87600h1m0s": func() error {
-			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: 10 * 365 * 24 * time.Hour}, lead.WithGrace(time.Minute))
-			return err
-		},
+		"Wait is -1ns":        func() error { _, err := lead.New(l, locker.Rule{Key: "job", Wait: locker.NoWait}); return err },
+		"OnceFor is 1m0s":     func() error { _, err := lead.New(l, locker.Rule{Key: "job", OnceFor: time.Minute}); return err },
+		"the Mode is shared":  func() error { _, err := lead.New(l, locker.Rule{Key: "job", Mode: locker.Shared}); return err },
+		"TTL is 1ns":          func() error { _, err := lead.New(l, locker.Rule{Key: "job", TTL: 1}); return err },
+		"the Locker is nil":   func() error { _, err := lead.New(none, locker.Rule{Key: "job"}); return err },
+		"WithGrace(0s)":       func() error { _, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithGrace(0)); return err },
 		"the function is nil": func() error { return lead.Run(t.Context(), l, locker.Rule{Key: "job"}, nil) },
-		"EndAfter 1s is shorter": func() error {
-			_, err := lead.New(l, locker.Rule{Key: "job", EndAfter: time.Second, KeepFor: time.Minute})
-			return err
-		},
 		"are reserved": func() error {
 			return lead.Run(t.Context(), l, locker.Rule{Key: "latchkit:job"}, func(context.Context) error { return nil })
 		},
