@@ -16,13 +16,9 @@ func TestMemoryObeysTheRules(t *testing.T) {
 }
 
 func TestRedisObeysTheRules(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) idempotency.Store { return onRedis(t) })
-}
-
-// onRedis returns an empty Store on the server that all tests share.
-func onRedis(t *testing.T) *idempotency.Redis {
-	t.Helper()
-	return idempotency.NewRedis(redistest.Shared(t).Client(t), idempotency.WithPrefix(rand.Text()+":"))
+	storetest.Run(t, func(t *testing.T) idempotency.Store {
+		return idempotency.NewRedis(redistest.Shared(t).Client(t), idempotency.WithPrefix(rand.Text()+":"))
+	})
 }
 
 // open and done are Records of one run.

@@ -15,31 +15,6 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-func TestARecordExpiresOnRedis(t *testing.T) {
-	client := redistest.Shared(t).Client(t)
-	s := idempotency.NewRedis(client)
-	ttl := func() time.Duration {
-		t.Helper()
-		ttl, err := client.PTTL(t.Context(), "response:"+t.Name()).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ttl
-	}
-	if _, err := s.Swap(t.Context(), t.Name(), idempotency.Record{}, open, 30*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if got := ttl(); got > 30*time.Second || got < 10*time.Second {
-		t.Errorf("in progress: %v", got)
-	}
-	if _, err := s.Swap(t.Context(), t.Name(), open, done, 90*time.Second); err != nil {
-		t.Fatal(err)
-	}
-	if got := ttl(); got > 90*time.Second || got < 40*time.Second {
-		t.Errorf("saved: %v", got)
-	}
-}
-
 func TestServicesThatShareARedisKeepTheirAnswersApart(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	shop, bank := idempotency.NewRedis(client, idempotency.WithPrefix("shop:")), idempotency.NewRedis(client, idempotency.WithPrefix("bank:"))
@@ -110,20 +85,6 @@ func TestAServerThatHangsIsNotWaitedFor(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestDataOfAnotherTypeIsNoRecord(t *testing.T) {
-	client := redistest.Shared(t).Client(t)
-	s := idempotency.NewRedis(client)
-	if err := client.Set(t.Context(), "response:"+t.Name(), `{"v":1}`, time.Minute).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if rec, err := s.Load(t.Context(), t.Name()); err == nil {
-		t.Errorf("a text: %+v", rec)
-	}
-	if rec, err := s.Swap(t.Context(), t.Name(), idempotency.Record{}, open, time.Minute); err == nil {
-		t.Errorf("a text: %+v", rec)
-	}
 }
 
 // A program in FIPS 140-only mode may not compute a SHA-1, so the digest is in a file.
