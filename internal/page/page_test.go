@@ -88,18 +88,6 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 	}
 }
 
-func TestTicksAreWhereTheGridIs(t *testing.T) {
-	t.Parallel()
-	for window, want := range map[time.Duration]string{
-		20 * time.Second: "20 s ago, 15 s, 10 s, 5 s",
-		5 * time.Minute:  "5 min ago, 4 min, 3 min, 2 min, 1 min",
-	} {
-		if got := strings.Join(Config{Window: window}.Ticks(), ", "); got != want {
-			t.Errorf("%v: %s, want %s", window, got, want)
-		}
-	}
-}
-
 // A thousand events a second are more than a browser draws. The timeline drops bars, says how many,
 // and leaves no bar open for ever.
 func TestAThousandEventsASecondAreSampledAndCounted(t *testing.T) {
