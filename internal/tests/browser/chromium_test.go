@@ -9,21 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-var (
-	update     = flag.Bool("update", false, "write the screenshots of the documents anew")
-	allScreens = flag.Bool("all", false, "test four screens instead of two")
-)
+var update = flag.Bool("update", false, "write the screenshots of the documents anew")
 
 // axe finds what keeps people with a screen reader or weak eyes from reading a page.
 //
@@ -79,14 +74,8 @@ type screen struct {
 
 func (s screen) String() string { return fmt.Sprintf("%d %s", s.width, s.scheme) }
 
-// screens returns two screens which differ in everything, or all four with -all.
-func screens() []screen {
-	s := []screen{{1280, 900, "light"}, {400, 800, "dark"}}
-	if *allScreens {
-		s = append(s, screen{1280, 900, "dark"}, screen{400, 800, "light"})
-	}
-	return s
-}
+// screens are two screens which differ in everything.
+var screens = []screen{{1280, 900, "light"}, {400, 800, "dark"}}
 
 // tab is a tab of the browser with the page.
 type tab struct {
@@ -95,35 +84,7 @@ type tab struct {
 	problems []string // errors and warnings in the browser's console
 }
 
-// watchShifts notes by how much elements have moved by themselves. The bars of a lane move with the
-// time, and do not count. Nor does what a slow browser paints before it has read the whole page.
-const watchShifts = `window.shifts = [];
-window.wholeSince = Infinity;
-document.addEventListener("DOMContentLoaded", () => requestAnimationFrame(() => requestAnimationFrame(() => { wholeSince = performance.now(); })));
-new PerformanceObserver(list => {
-	for (const e of list.getEntries()) {
-		if (e.startTime < wholeSince || e.hadRecentInput || e.sources.every(s => s.node?.closest?.("svg"))) continue;
-		const at = r => " " + [r.width, r.height, r.x, r.y];
-		shifts.push(e.value.toFixed(4) + " " + e.sources.map(s => s.node && (s.node.id || s.node.className || s.node.nodeName) + at(s.previousRect) + " to" + at(s.currentRect)).join("; "));
-	}
-}).observe({type: "layout-shift", buffered: true});`
-
-// contrasts finds colours that are too much alike for WCAG AA, in what the script draws, which axe
-// cannot see: texts and their backgrounds, and marks and the bars below them.
-const contrasts = `(() => {
-	const style = getComputedStyle(document.documentElement);
-	const light = name => {
-		const hex = style.getPropertyValue("--" + name).trim().slice(1), full = hex.length === 3 ? [...hex].map(c => c + c).join("") : hex;
-		const [r, g, b] = [0, 2, 4].map(i => parseInt(full.slice(i, i + 2), 16) / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-	};
-	const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-	const pairs = [["card", "hold", 4.5], ["card", "pause", 4.5], ["ink", "card", 4.5], ["good", "card", 4.5], ["bad", "card", 4.5], ["soft", "back", 4.5], ["renew", "hold", 3]];
-	return pairs.filter(([a, b, least]) => !(ratio(light(a), light(b)) >= least)).map(([a, b]) => a + " on " + b);
-})()`
-
-// open opens the URL in a tab. The end of the test fails if the browser has reported an error, or
-// something has moved.
+// open opens the URL in a tab, and fails the test at its end if the browser has reported an error.
 func open(t *testing.T, s screen, url string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(chromium)
@@ -151,9 +112,6 @@ func open(t *testing.T, s screen, url string) *tab {
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: scheme})
 		if err == nil { // several tabs are open, and each behaves as if it had the focus
 			_, err = chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
-		}
-		if err == nil {
-			_, err = chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watchShifts})
 		}
 		return err
 	}), chromedp.Navigate(url))
@@ -222,8 +180,7 @@ func (b *tab) click(selector string) {
 	b.run(chromedp.Click(selector))
 }
 
-// check fails the test if axe finds a fault, if something has moved by itself, or if the page is
-// wider than the screen.
+// check fails the test if axe finds a fault, or if the page is wider than the screen.
 func (b *tab) check() {
 	b.t.Helper()
 	b.do(axe)
@@ -234,15 +191,6 @@ func (b *tab) check() {
 		_ = json.Unmarshal([]byte(faults), &pretty) // for the message only
 		text, _ := json.MarshalIndent(pretty, "", " ")
 		b.t.Errorf("axe finds: %s", text)
-	}
-	if pale := eval[[]string](b, contrasts); len(pale) > 0 {
-		b.t.Errorf("these colours of the lanes are too much alike: %q", pale)
-	}
-	if !eval[bool](b, "isFinite(wholeSince)") {
-		b.t.Error("nothing has watched whether elements move")
-	}
-	if shifts := eval[[]string](b, "shifts"); len(shifts) > 0 {
-		b.t.Errorf("elements have moved by themselves: %q", shifts)
 	}
 	if eval[bool](b, "document.documentElement.scrollWidth > innerWidth") {
 		b.t.Errorf("the page is wider than the screen")
@@ -258,19 +206,6 @@ func (b *tab) shot(name string, height int64) {
 	b.run(chromedp.EmulateViewport(1280, height), chromedp.Sleep(600*time.Millisecond))
 	png := value(b, chromedp.CaptureScreenshot())
 	if err := os.WriteFile(filepath.Join("..", "..", "..", "docs", "pictures", name), png, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-// snap writes a screenshot of the whole tab into the folder of $BROWSER_SHOTS, for whoever works on
-// the page.
-func (b *tab) snap() {
-	folder := os.Getenv("BROWSER_SHOTS")
-	if folder == "" {
-		return
-	}
-	png := value(b, chromedp.FullScreenshot(100))
-	if err := os.WriteFile(filepath.Join(folder, strings.NewReplacer("/", "-", " ", "-").Replace(b.t.Name())+".png"), png, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
 }

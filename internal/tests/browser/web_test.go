@@ -13,7 +13,6 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/latchkit/latchkit/internal/locktest"
-	livepage "github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -96,7 +95,7 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 	server := redistest.Start(t)
 	busy := hold(t, server)
 	url := start(t, build(t, "cmd/latchctl", "latchctl"), "web", "--listen", "127.0.0.1:0", "--node", "redis://"+server.Addr())
-	for _, s := range screens() {
+	for _, s := range screens {
 		t.Run(s.String(), func(t *testing.T) { // one after the other, because the tabs share what the page stores
 			b := open(t, s, url)
 			b.await("the busiest key is the first row", `(document.querySelector("#keys button") || {}).textContent === "report:nightly"`)
@@ -122,8 +121,7 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 			b.await("who waits for whom", `document.querySelector("#waits").textContent.includes("5 wait for report-7f9c (pid 4711) (report:nightly)")`)
 			b.await("hand-offs are in the log", `document.querySelector("#log [data-kind=handoff]") !== null`)
 			b.check()
-			b.snap()
-			if s == screens()[0] {
+			if s == screens[0] {
 				var history time.Duration
 				if *update {
 					history = 25 * time.Second // so that the picture shows some
@@ -152,44 +150,4 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 			b.check()
 		})
 	}
-}
-
-// The page stays quick while a thousand things happen each second, and says that it samples.
-func TestAThousandEventsASecondDoNotFreezeThePage(t *testing.T) {
-	p := livepage.New(livepage.Config{Title: "Flood", Lead: "A thousand events a second.", Window: 30 * time.Second, Lanes: 3})
-	p.Set("lanes", []livepage.Lane{{ID: "a", Title: "a"}, {ID: "b", Title: "b"}, {ID: "c", Title: "c"}})
-	opened := make(chan string, 1)
-	go func() { _ = p.Serve(t.Context(), "127.0.0.1:0", func(url string) { opened <- url }) }()
-	b := open(t, screens()[0], <-opened)
-	ended := make(chan int)
-	stop := make(chan struct{})
-	go func() {
-		n := 0
-		for tick := time.NewTicker(10 * time.Millisecond); ; {
-			select {
-			case <-tick.C:
-				for range 12 {
-					p.Add(livepage.Event{Lane: string("abc"[n/3%3]), Who: fmt.Sprint("caller ", n/3), Kind: []livepage.Kind{livepage.Wait, livepage.Hold, livepage.Free}[n%3]})
-					n++
-				}
-			case <-stop:
-				tick.Stop()
-				ended <- n
-				return
-			}
-		}
-	}()
-	b.await("the page says that it samples", `/Sampling: \d{3,} events in the last second, \d+ of them/.test(document.querySelector("#note").textContent)`)
-	slowest := eval[float64](b, `new Promise(done => {
-		let worst = 0, last = performance.now(), end = last + 3000;
-		const turn = now => { worst = Math.max(worst, now - last); last = now; now < end ? requestAnimationFrame(turn) : done(worst); };
-		requestAnimationFrame(turn);
-	})`)
-	close(stop)
-	n := <-ended
-	t.Logf("%d events, the longest time without a frame: %.0f ms", n, slowest)
-	if slowest > 1000 {
-		t.Errorf("the page stood still for %.0f ms", slowest)
-	}
-	b.check()
 }
