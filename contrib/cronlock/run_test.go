@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,32 +48,6 @@ func TestTheKeyHasTheTimeOfTheTick(t *testing.T) {
 		e.Run()
 		if len(*ran) != 1 || (*ran)[0] != "job@2000-01-01T00:01:00Z" {
 			t.Errorf("%q ran, want the tick of one minute past midnight", *ran)
-		}
-	})
-}
-
-// With MakeUp, a tick that has succeeded does not run again in another process.
-func TestATickThatHasSucceededIsNotMadeUp(t *testing.T) {
-	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
-		e.cfg.makesUp = true
-		tick := time.Now()
-		if err := e.run(tick); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(20 * time.Second) // so late can a process ask for the tick if its clock is behind
-		if err := e.run(tick); !errors.Is(err, locker.ErrDone) || len(*ran) != 1 {
-			t.Errorf("%v after %d runs, want ErrDone after one", err, len(*ran))
-		}
-	})
-}
-
-// With "@every", processes have no common ticks, so no tick is too old. A process that was stopped
-// still runs its job.
-func TestATickOfEveryIsNeverTooOld(t *testing.T) {
-	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
-		e.interval = time.Hour
-		if err := e.run(time.Now().Add(-time.Hour)); err != nil || len(*ran) != 1 {
-			t.Errorf("%v, %q ran", err, *ran)
 		}
 	})
 }
@@ -134,54 +106,5 @@ func TestATickRunsOnceOnASemaphore(t *testing.T) {
 				t.Errorf("%d runs, %v", runs, err)
 			}
 		})
-	}
-}
-
-// The server stands still for 0.4 s while all processes ask for a tick. The tick runs, once.
-func TestAStallOfTheServerLosesNoTick(t *testing.T) {
-	t.Parallel()
-	schedule, err := cron.ParseStandard("* * * * *")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := redistest.Start(t)
-	var runs atomic.Int32
-	var entries []*entry
-	for range 3 {
-		l, err := locker.Open("redis://" + server.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = l.Close(context.Background()) })
-		e := &entry{locker: l, name: "job", cfg: config{
-			base: t.Context(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.New(slog.DiscardHandler),
-		}}
-		e.job = func(context.Context) error {
-			runs.Add(1)
-			return nil
-		}
-		e.ticks.Schedule = schedule
-		entries = append(entries, e)
-		if err := e.run(time.Now().Add(-time.Second)); err != nil && !errors.Is(err, locker.ErrBusy) { // the server is fast
-			t.Fatal(err)
-		}
-	}
-	for i := range 2 {
-		runs.Store(0)
-		server.Pause()
-		time.AfterFunc(400*time.Millisecond, server.Resume)
-		tick := time.Now().Truncate(time.Second).Add(time.Duration(i) * time.Second)
-		var work sync.WaitGroup
-		for _, e := range entries {
-			work.Go(func() {
-				if err := e.run(tick); err != nil && !errors.Is(err, locker.ErrBusy) {
-					t.Error(err)
-				}
-			})
-		}
-		work.Wait()
-		if n := runs.Load(); n != 1 {
-			t.Errorf("the tick ran %d times", n)
-		}
 	}
 }

@@ -3,7 +3,6 @@ package cronlock
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -34,20 +33,11 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 		at    []time.Time
 		want  []time.Time
 	}{
-		"in time":                           {[]time.Time{before}, []time.Time{noon}, []time.Time{noon}},
-		"cron has asked for the next":       {[]time.Time{before, noon}, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
-		"a program looks ahead":             {[]time.Time{before, noon, noon.Add(time.Minute), before}, []time.Time{noon}, []time.Time{noon}},
-		"stopped before, started again":     {[]time.Time{noon.Add(-90 * time.Second), before}, []time.Time{noon}, []time.Time{noon}},
-		"two jobs that are late":            {[]time.Time{before, noon}, []time.Time{noon.Add(61 * time.Second), noon.Add(61 * time.Second)}, []time.Time{noon.Add(time.Minute), noon}},
-		"the clock was set back":            {[]time.Time{before}, []time.Time{noon.Add(-time.Second)}, []time.Time{noon}},
-		"set back, and forth again":         {[]time.Time{before}, []time.Time{noon.Add(-time.Second), noon}, []time.Time{noon, noon}},
-		"set back by more than WithMaxSkew": {[]time.Time{before}, []time.Time{noon.Add(-6 * time.Second), noon}, []time.Time{noon.Add(-6 * time.Second), noon}},
-		"run by hand, then in time": {
-			[]time.Time{before, noon},
-			[]time.Time{before.Add(time.Millisecond), noon, noon.Add(time.Minute)},
-			[]time.Time{before, noon, noon.Add(time.Minute)},
-		},
-		"cron did not ask": {nil, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+		"cron has asked for the next":   {[]time.Time{before, noon}, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
+		"a program looks ahead":         {[]time.Time{before, noon, noon.Add(time.Minute), before}, []time.Time{noon}, []time.Time{noon}},
+		"stopped before, started again": {[]time.Time{noon.Add(-90 * time.Second), before}, []time.Time{noon}, []time.Time{noon}},
+		"two jobs that are late":        {[]time.Time{before, noon}, []time.Time{noon.Add(61 * time.Second), noon.Add(61 * time.Second)}, []time.Time{noon.Add(time.Minute), noon}},
+		"set back, and forth again":     {[]time.Time{before}, []time.Time{noon.Add(-time.Second), noon}, []time.Time{noon, noon}},
 	} {
 		all := scheduleAsked(t, c.asked...)
 		var got []time.Time
@@ -58,28 +48,4 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
-}
-
-// A program may call Next all day to show when its jobs will run. Memory does not grow, and no
-// tick is lost.
-func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		all := scheduleAsked(t)
-		for range 1000 {
-			all.Next(time.Now())
-			for ahead := range 100 {
-				all.Next(time.Now().Add(time.Duration(ahead) * time.Hour))
-			}
-			time.Sleep(6 * time.Second)
-		}
-		if n := len(all.remembered); n > 40 {
-			t.Errorf("%d ticks are remembered", n)
-		}
-		next := all.Next(time.Now())
-		time.Sleep(time.Until(next))
-		if got := all.take(time.Now(), 0); !got.Equal(next) {
-			t.Errorf("the tick is %v, want %v", got, next)
-		}
-	})
 }
