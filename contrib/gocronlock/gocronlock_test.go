@@ -87,26 +87,6 @@ func TestEachTickRunsOnce(t *testing.T) {
 	}
 }
 
-// Schedulers that started at different moments run a job once in each interval.
-func TestEachIntervalRunsOnce(t *testing.T) {
-	t.Parallel()
-	var runs atomic.Int32
-	began := time.Now()
-	for range 3 {
-		once, err := gocronlock.PerInterval(single(t), time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		schedule(t, gocron.DurationJob(time.Second), func() { runs.Add(1) }, gocron.WithDistributedLocker(once))
-		time.Sleep(300 * time.Millisecond)
-	}
-	time.Sleep(6 * time.Second)
-	most := int32(time.Since(began)/(900*time.Millisecond)) + 1
-	if n := runs.Load(); n < 3 || n > most {
-		t.Errorf("%d runs, want 3 to %d", n, most)
-	}
-}
-
 // take acquires a lock, and fails the test if the Locker refuses.
 func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	t.Helper()
@@ -117,7 +97,8 @@ func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	return lock
 }
 
-// Each tick has a key of its own, which is still remembered after the end of the job.
+// Each tick has a key of its own, which is still remembered after the end of the job. It is the same
+// in all time zones.
 func TestATickIsRemembered(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
@@ -125,8 +106,9 @@ func TestATickIsRemembered(t *testing.T) {
 	tick := atomic.Pointer[time.Time]{}
 	tick.Store(&noon)
 	var all []gocron.Locker
-	for range 2 {
-		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), func(string) time.Time { return *tick.Load() })
+	for hours := range 2 {
+		zone := time.FixedZone("", hours*3600)
+		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), func(string) time.Time { return tick.Load().In(zone) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,66 +213,6 @@ func TestATickIsRememberedForItsWindow(t *testing.T) {
 	})
 }
 
-// Processes in different time zones use the same key for a tick.
-func TestATickIsTheSameInEachTimeZone(t *testing.T) {
-	t.Parallel()
-	store, now := lockertest.NewMemory(), time.Now()
-	for hours := range 3 {
-		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store),
-			func(string) time.Time { return now.In(time.FixedZone("", hours*3600)) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		lock, err := l.Lock(t.Context(), "job")
-		if (err == nil) != (hours == 0) || hours > 0 && !errors.Is(err, locker.ErrBusy) {
-			t.Errorf("%d hours east: %v", hours, err)
-		}
-		if err == nil {
-			_ = lock.Unlock(t.Context())
-		}
-	}
-}
-
-// Two ticks within the same second have different keys. The Observer sees the name of the job,
-// which is the same for all ticks.
-func TestTicksWithinASecondHaveKeysOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	seen, tick := &lockertest.Recorder{}, time.Now().Truncate(time.Second)
-	l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(seen)), func(string) time.Time {
-		tick = tick.Add(250 * time.Millisecond)
-		return tick
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		_ = take(t, l, "job").Unlock(t.Context())
-	}
-	for _, r := range seen.Records(locker.OpAcquire) {
-		if r.Rule.Name != "job" {
-			t.Errorf("the name of %s is %q", r.Rule.Key, r.Rule.Name)
-		}
-	}
-}
-
-// WithOnLost gets the name of the job, even if the key also contains the time of a tick.
-func TestOnLostGetsTheNameOfTheJob(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store, lost := lockertest.NewMemory(), make(chan string, 1)
-		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), gocronlock.Round(time.Minute),
-			gocronlock.WithMaxSkew(40*time.Second), gocronlock.WithWindow(2*time.Minute), gocronlock.WithOnLost(func(name string, _ error) { lost <- name }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = take(t, l, "job")
-		store.Wipe()
-		if name := <-lost; name != "job" {
-			t.Errorf("the lock of %s was lost", name)
-		}
-	})
-}
-
 // A process that does not lead sends no acquire to the server.
 func TestALockWhileLeadingAsksTheLeaderFirst(t *testing.T) {
 	t.Parallel()
@@ -330,20 +252,6 @@ func TestAnIntervalIsRememberedForNineTenths(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		_ = take(t, l, "job").Unlock(t.Context())
 	})
-}
-
-// With Round(0), every call would be a tick of its own, so every process would run the job.
-func TestATickThatIsNoTimeIsRefused(t *testing.T) {
-	t.Parallel()
-	for _, d := range []time.Duration{0, -time.Second} {
-		l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory()), gocronlock.Round(d))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := l.Lock(t.Context(), "job"); err == nil || !strings.Contains(err.Error(), "positive duration") {
-			t.Errorf("Round(%v): %v", d, err)
-		}
-	}
 }
 
 func TestNoOverlapFreesTheKey(t *testing.T) {
@@ -445,13 +353,6 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 	}
 }
 
-func TestWhileLeadingRefusesALockerThatIsNil(t *testing.T) {
-	t.Parallel()
-	if _, err := gocronlock.WhileLeading(nil, nil).Lock(t.Context(), "job"); err == nil || !strings.Contains(err.Error(), "make one with PerTick") {
-		t.Error(err)
-	}
-}
-
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -459,12 +360,16 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	for says, make := range map[string]func() (gocron.Locker, error){
 		"the Locker is nil": func() (gocron.Locker, error) { return gocronlock.PerTick(nil, tick) },
 		"every is 0s":       func() (gocron.Locker, error) { return gocronlock.PerInterval(l, 0) },
-		"every is 9.999999ms": func() (gocron.Locker, error) {
-			return gocronlock.PerInterval(l, 10*time.Millisecond-1)
+		"positive duration": func() (gocron.Locker, error) { // with Round(0), each call would be a tick of its own
+			each, err := gocronlock.PerTick(l, gocronlock.Round(0))
+			if err == nil {
+				_, err = each.Lock(t.Context(), "job")
+			}
+			return each, err
 		},
-		"WithMaxSkew(-1ns)": func() (gocron.Locker, error) { return gocronlock.PerTick(l, tick, gocronlock.WithMaxSkew(-1)) },
-		"WithWindow(1m40s) with WithMaxSkew(1m39s)": func() (gocron.Locker, error) {
-			return gocronlock.PerTick(l, tick, gocronlock.WithWindow(100*time.Second), gocronlock.WithMaxSkew(99*time.Second))
+		"make one with PerTick": func() (gocron.Locker, error) {
+			_, err := gocronlock.WhileLeading(nil, nil).Lock(t.Context(), "job")
+			return nil, err
 		},
 		"TTL or KeepFor is 30s": func() (gocron.Locker, error) {
 			short := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithTTL(10*time.Second), locker.WithMaxTTL(10*time.Second))
