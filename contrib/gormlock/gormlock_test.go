@@ -280,13 +280,6 @@ func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 			t.Error(err)
 		}
 		checkBalance(t, db, 1, 100)
-		if err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *gorm.DB) error {
-			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
-			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx))
-		}); err != nil {
-			t.Error(err)
-		}
-		checkBalance(t, db, 1, 120)
 	})
 }
 

@@ -156,43 +156,6 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlx.Tx] {
 	}
 }
 
-// The function gets sqlx's own *sqlx.Tx. This Tx binds names for the driver, and its other methods
-// work.
-func TestNothingOfSqlxIsMissing(t *testing.T) {
-	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := handle(t, l, db).Do(t.Context(), account, func(ctx context.Context, tx *sqlx.Tx) error {
-			claim, ok := sqllock.ClaimFromContext(ctx)
-			if !ok || claim.Fence() == 0 || claim.Op() == "" || tx.DriverName() != db.DriverName() {
-				t.Errorf("the claim is %v, the driver %q", claim, tx.DriverName())
-			}
-			rows, err := tx.NamedQuery("SELECT * FROM accounts WHERE id = :id", row{ID: 2})
-			if err != nil {
-				return err
-			}
-			var a row
-			for rows.Next() {
-				err = errors.Join(err, rows.StructScan(&a))
-			}
-			if err := errors.Join(err, rows.Close()); err != nil || a.Balance != 100 {
-				t.Errorf("%+v, %v", a, err)
-			}
-			stmt, err := tx.PrepareNamedContext(ctx, "UPDATE accounts SET balance = :balance WHERE id = :id")
-			if err != nil {
-				return err
-			}
-			defer func() { _ = stmt.Close() }()
-			_, err = stmt.ExecContext(ctx, row{1, 7})
-			var all []row
-			return errors.Join(err, tx.SelectContext(ctx, &all, "SELECT * FROM accounts"))
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		checkBalance(t, db, 7)
-	})
-}
-
 // The end of ctx ends the wait for a connection, so the lock does not stay with a caller that left.
 func TestTheEndOfCtxEndsTheWaitForAConnection(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
