@@ -144,7 +144,6 @@ func TestOneRequestAsksForAllOthers(t *testing.T) {
 		"a stored response, which asks nobody": {locker.ErrDone, false},
 		"the client left":                      {context.Canceled, false},
 		"no server":                            {lockers(locker.ErrUnavailable), false},
-		"nothing was asked":                    {nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -235,24 +234,6 @@ func TestAProbeDoesNotEndWorkUnderTheLock(t *testing.T) {
 		})
 		if err != nil || s.probes.Load() != 1 {
 			t.Errorf("%v after %d probes", err, s.probes.Load())
-		}
-	})
-}
-
-func TestALockerThatCannotBeProbedIsAskedByARequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := breaker.New(struct{ locker.Locker }{})
-		_ = refused(t, b, errOutage)
-		asked := 0
-		for range 100 {
-			if !b.Open() {
-				asked++
-				_ = refused(t, b, errOutage)
-			}
-			<-time.After(100 * time.Millisecond)
-		}
-		if asked < 9 || asked > 10 {
-			t.Errorf("%d requests have asked in 10 s", asked)
 		}
 	})
 }
