@@ -27,15 +27,6 @@ func TestHistogram(t *testing.T) {
 		}
 	})
 
-	t.Run("each bucket ends where the next begins", func(t *testing.T) {
-		for bucket := range 3000 {
-			end := upperEnd(bucket)
-			if bucketOf(end) != bucket || bucketOf(end+1) != bucket+1 {
-				t.Fatalf("bucket %d ends at %d, which is in %d; what follows is in %d", bucket, end, bucketOf(end), bucketOf(end+1))
-			}
-		}
-	})
-
 	t.Run("parts that went through a pipe make a whole", func(t *testing.T) {
 		var all, merged histogram
 		for range 3 {
@@ -61,13 +52,6 @@ func TestHistogram(t *testing.T) {
 		}
 		if merged.total != 3000 || merged.max != all.max {
 			t.Errorf("%d samples up to %v, want 3000 up to %v", merged.total, merged.max, all.max)
-		}
-	})
-
-	t.Run("empty is zero", func(t *testing.T) {
-		var h histogram
-		if h.percentile(99) != 0 {
-			t.Error(h.percentile(99))
 		}
 	})
 }

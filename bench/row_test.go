@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"strings"
 	"testing"
@@ -48,41 +47,5 @@ func TestRows(t *testing.T) {
 				t.Error(text.String())
 			}
 		})
-	}
-}
-
-func TestChoose(t *testing.T) {
-	if got, err := choose(false, "p4, P1"); err != nil || len(got) != 2 || got[0].name != "P4" || got[1].name != "P1" {
-		t.Errorf("P4 and P1 are %v, %v", got, err)
-	}
-	for _, r := range rows {
-		if got, err := choose(false, r.name); err != nil || len(got) != 1 || got[0].name != r.name {
-			t.Errorf("the row %s cannot be chosen: %v", r.name, err)
-		}
-	}
-	if got, err := choose(true, ""); err != nil || len(got) != len(rows) {
-		t.Errorf("all are %d, %v", len(got), err)
-	}
-	if _, err := choose(false, ""); err == nil {
-		t.Error("a run without rows was accepted")
-	}
-}
-
-func TestInterleave(t *testing.T) {
-	a, b := contestant{name: "a"}, contestant{name: "b"}
-	var order string
-	turns, err := interleave([]contestant{a, b}, 3, func(c contestant) (int, error) {
-		order += c.name
-		return len(order), nil
-	})
-	if err != nil || order != "ababab" {
-		t.Errorf("order %s, %v", order, err)
-	}
-	if got := medianAndRange("%.0f", figuresOf(turns["b"], func(n int) float64 { return float64(n) })); got != "4 [2–6]" {
-		t.Errorf("the turns of b are %s", got)
-	}
-	_, err = interleave([]contestant{a, b}, 1, func(contestant) (int, error) { return 0, errors.ErrUnsupported })
-	if !errors.Is(err, errors.ErrUnsupported) || !strings.HasPrefix(err.Error(), "a: ") {
-		t.Errorf("err = %v, want one that names who failed", err)
 	}
 }

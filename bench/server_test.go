@@ -98,32 +98,3 @@ func passMessages(t *testing.T, c contestant, addr string) {
 		}
 	}
 }
-
-func TestParseLoad(t *testing.T) {
-	before, err := parseLoad("# Commandstats\r\ncmdstat_set:calls=2,usec=20,usec_per_call=10.00\r\n" +
-		"# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:2.000000\r\nused_cpu_sys_children:9.0\r\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	after, err := parseLoad("cmdstat_set:calls=5,usec=20\r\ncmdstat_evalsha:calls=4,usec=1\r\ncmdstat_client|setinfo:calls=7,usec=1\r\n" +
-		"cmdstat_get:calls=4,usec=1\r\nused_cpu_sys:2.000000\r\nused_cpu_user:2.250000\r\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	used := after.minus(before)
-	if used.cpu != 750*time.Millisecond {
-		t.Errorf("CPU %v, want 750ms", used.cpu)
-	}
-	if got := used.total(); got != 3+4+4 {
-		t.Errorf("%d calls, want 11: connections introducing themselves do not count", got)
-	}
-	if got := used.commands(nil); got != 4 {
-		t.Errorf("%d commands of who sends only scripts, want 4", got)
-	}
-	if got := used.commands([]string{"set"}); got != 7 {
-		t.Errorf("%d commands of who sends SET too, want 7", got)
-	}
-	if _, err := parseLoad("cmdstat_set:calls=many"); err == nil {
-		t.Error("a text that is not a number was accepted")
-	}
-}

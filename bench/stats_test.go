@@ -81,17 +81,3 @@ func TestSpreadOfWhatIsNoNumber(t *testing.T) {
 		}
 	}
 }
-
-func TestVerdicts(t *testing.T) {
-	for v, want := range map[verdict]string{
-		atMost("x", 2, "%.0f", []float64{1, 2, 9}):                            "| x ≤ 2 | 2 [1–9] | reached |\n",
-		atMost("x", 2, "%.0f", []float64{1, 3, 9}):                            "| x ≤ 2 | 3 [1–9] | **missed** |\n",
-		atLeast("x", 2, "%.0f", []float64{1, 2, 9}):                           "| x ≥ 2 | 2 [1–9] | reached |\n",
-		noEvents("x", []int{0, 1}, func(n int) float64 { return float64(n) }): "| x = 0 | 1 | **missed** |\n",
-	} {
-		want := "| target | got | verdict |\n|---|---:|---:|\n" + want
-		if got := verdictTable([]verdict{v}).String(); got != want {
-			t.Errorf("got\n%swant\n%s", got, want)
-		}
-	}
-}
