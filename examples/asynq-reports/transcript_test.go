@@ -23,10 +23,3 @@ func TestTheTranscriptIsTrue(t *testing.T) {
 		t.Errorf("the program prints\n%s\nand the transcript says\n%s\nif that is right now, write it there: go run ./asynq-reports >asynq-reports/transcript.txt", &out, transcript)
 	}
 }
-
-func TestARedisThatDoesNotAnswerIsNamed(t *testing.T) {
-	var out bytes.Buffer
-	if err := run(t.Context(), &out, "127.0.0.1:1"); err == nil || out.Len() > 0 {
-		t.Errorf("%v, %s", err, &out)
-	}
-}

@@ -82,28 +82,3 @@ func TestACertificateIsIssuedOnce(t *testing.T) {
 		t.Errorf("%d certificates were issued for %d domains", n, len(domains))
 	}
 }
-
-func TestTheLockOfACertificate(t *testing.T) {
-	t.Parallel()
-	pods := newPods(t)
-	one := recipes.NewCertificateStorage(&certmagic.FileStorage{Path: t.TempDir()}, pods[0].l)
-	other := recipes.NewCertificateStorage(&certmagic.FileStorage{Path: t.TempDir()}, pods[1].l)
-	if err := one.Lock(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	if ok, err := other.TryLock(t.Context(), "a"); ok || err != nil {
-		t.Errorf("a name that another pod has: %v %v", ok, err)
-	}
-	if err := one.Unlock(t.Context(), "a"); err != nil {
-		t.Error(err)
-	}
-	if ok, err := other.TryLock(t.Context(), "a"); !ok || err != nil {
-		t.Errorf("a free name: %v %v", ok, err)
-	}
-	if err := other.Unlock(t.Context(), "a"); err != nil {
-		t.Error(err)
-	}
-	if err := one.Unlock(t.Context(), "a"); err == nil {
-		t.Error("a name that is not locked was unlocked")
-	}
-}

@@ -1,14 +1,10 @@
 package recipes_test
 
 import (
-	"context"
 	"database/sql"
-	"errors"
-	"io/fs"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -42,40 +38,6 @@ func TestMigrationsRunOnce(t *testing.T) {
 	}
 	if orders != 2 || versions != 2 {
 		t.Errorf("%d orders, version %d", orders, versions)
-	}
-}
-
-// A pod that does not get the lock migrates nothing.
-func TestNoMigrationWithoutTheLock(t *testing.T) {
-	t.Parallel()
-	pods := newPods(t)
-	entered, leave := make(chan struct{}), make(chan struct{})
-	slow := goose.NewGoMigration(1, &goose.GoFunc{RunTx: func(context.Context, *sql.Tx) error {
-		close(entered)
-		<-leave
-		return nil
-	}}, nil)
-	file := filepath.Join(t.TempDir(), "shop.db")
-	ended := make(chan error)
-	go func() {
-		db := database(t, file)
-		defer db.Close()
-		ended <- recipes.Migrate(t.Context(), pods[0].l, db, goose.DialectSQLite3, fs.FS(nil), goose.WithGoMigrations(slow))
-	}()
-	<-entered
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	db := database(t, filepath.Join(t.TempDir(), "other.db"))
-	defer db.Close()
-	if err := recipes.Migrate(ctx, pods[1].l, db, goose.DialectSQLite3, migrations); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a pod that had to wait: %v", err)
-	}
-	if _, err := db.Exec("SELECT 1 FROM orders"); err == nil {
-		t.Error("it has migrated")
-	}
-	close(leave)
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
 

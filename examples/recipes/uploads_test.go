@@ -1,7 +1,6 @@
 package recipes_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -73,45 +72,6 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 	if got := tus(t, http.MethodGet, first.URL+"/files"+id, nil); got.body != text {
 		t.Errorf("%v", got)
-	}
-}
-
-// Both pods append to one upload at the same offset. Exactly one pod succeeds.
-func TestAnUploadIsWrittenByOnePod(t *testing.T) {
-	t.Parallel()
-	disk, pods := t.TempDir(), newPods(t)
-	servers := map[pod]*httptest.Server{pods[0]: uploads(t, pods[0], disk), pods[1]: uploads(t, pods[1], disk)}
-	made := tus(t, http.MethodPost, servers[pods[0]].URL+"/files/", nil, "Upload-Length", "4")
-	id := made.upload()
-	codes := make(chan int, 2)
-	together(pods, 1, func(p pod) {
-		r := tus(t, http.MethodPatch, servers[p].URL+"/files"+id, strings.NewReader("text"), "Upload-Offset", "0")
-		codes <- r.code
-	})
-	if a, b := <-codes, <-codes; (a == http.StatusNoContent) == (b == http.StatusNoContent) {
-		t.Errorf("the pods say %d and %d", a, b)
-	}
-}
-
-func TestALockOfAnUploadThatCannotBeHad(t *testing.T) {
-	t.Parallel()
-	pods := newPods(t)
-	asked := make(chan struct{})
-	one, _ := recipes.NewUploadLocker(pods[0].l).NewLock("a")
-	if err := one.Lock(t.Context(), func() { close(asked) }); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	other, _ := recipes.NewUploadLocker(pods[1].l).NewLock("a")
-	ended := make(chan error)
-	go func() { ended <- other.Lock(ctx, func() {}) }()
-	<-asked
-	cancel()
-	if err := <-ended; !errors.Is(err, handler.ErrLockTimeout) {
-		t.Errorf("a lock that could not be had: %v", err)
-	}
-	if err := one.Unlock(); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"io"
-	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/sqltest"
 )
@@ -19,7 +15,7 @@ func TestScenesEndAsTheyAreTold(t *testing.T) {
 	for _, sc := range scenes {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel()
-			code, out, errs := output(t.Context(), t, "-scene", sc.name, "-assert", "-trace")
+			code, out, errs := output(t, "-scene", sc.name, "-assert", "-trace")
 			if code != 0 || !strings.Contains(out, "Assertions hold.") {
 				t.Errorf("exit code %d: %s\n%s", code, errs, out)
 			}
@@ -36,7 +32,7 @@ func TestScenesOnServersOfTheUser(t *testing.T) {
 		for _, sc := range scenes {
 			t.Run(sc.name, func(t *testing.T) {
 				t.Parallel()
-				code, out, errs := output(t.Context(), t, "-scene", sc.name, "-trace", "-assert", "-redis", url, "-dsn", dsn)
+				code, out, errs := output(t, "-scene", sc.name, "-trace", "-assert", "-redis", url, "-dsn", dsn)
 				if code != 0 || !strings.Contains(out, "Assertions hold.") {
 					t.Errorf("exit code %d: %s\n%s", code, errs, out)
 				}
@@ -59,44 +55,6 @@ func TestScenesOnServersOfTheUser(t *testing.T) {
 		if !strings.HasPrefix(key, "latchkit:f:") && client.TTL(t.Context(), key).Val() < 0 {
 			t.Errorf("the key %s is left", key)
 		}
-	}
-}
-
-// A process that has freed the lock is not killed as its holder, although the stage is slow, and
-// has not heard it yet.
-func TestWhoHasFinishedIsNotHit(t *testing.T) {
-	t.Parallel()
-	holds := make(chan struct{})
-	s := &stage{holders: map[string][]holding{}, killed: map[string]time.Time{}, kills: map[string]int{}, freed: map[string]time.Time{}}
-	s.show = func(e page.Event) {
-		if e.Kind == page.Hold {
-			close(holds)
-		}
-		_ = sleep(t.Context(), 2*time.Millisecond)
-	}
-	c, err := s.launch(exec.Command("cat"), actorConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := c.process.Kill(); err != nil {
-			t.Error(err)
-		}
-		s.work.Wait()
-	}()
-	// All of it fits into a pipe at once.
-	says := `{"kind":"hold","who":"Ann"}` + strings.Repeat("\n"+`{"kind":"renew","who":"Ann"}`, 100) + "\n" + `{"kind":"free","who":"Ann"}` + "\n"
-	if _, err := io.WriteString(c.stdin, says); err != nil {
-		t.Fatal(err)
-	}
-	<-holds
-	if hit, err := s.hit("", "kill"); hit || err != nil {
-		t.Errorf("hit %v, %v; want a holder who has finished left alone", hit, err)
-	}
-	select {
-	case <-c.process.Exited():
-		t.Error("the process was killed")
-	default:
 	}
 }
 

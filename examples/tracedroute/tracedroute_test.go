@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -64,44 +62,5 @@ func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	}
 	if err := <-served; err != nil {
 		t.Errorf("the service ended with %v", err)
-	}
-}
-
-// page is a log. A test may read it while the program writes it.
-type page struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (p *page) Write(line []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.text.Write(line)
-}
-
-func (p *page) contains(text string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Contains(p.text.String(), text)
-}
-
-// The messages of go-redis about its connections appear in the log of the service.
-func TestWhatGoRedisReportsIsLoggedBySlog(t *testing.T) {
-	var log page
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-	t.Cleanup(func() { slog.SetDefault(before) })
-	redis.SetLogger(redisLog{})
-	server := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { _ = client.Close() })
-	server.Close()
-	if err := client.Ping(t.Context()).Err(); err == nil {
-		t.Fatal("a server that is down has answered")
-	}
-	for deadline := time.Now().Add(20 * time.Second); !log.contains("redis: ") || !log.contains("level=WARN"); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("logged is %q", log.text.String())
-		}
 	}
 }
