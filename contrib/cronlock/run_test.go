@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,5 +108,54 @@ func TestATickRunsOnceOnASemaphore(t *testing.T) {
 				t.Errorf("%d runs, %v", runs, err)
 			}
 		})
+	}
+}
+
+// The server stands still for 0.4 s while all processes ask for a tick. The tick runs, once.
+func TestAStallOfTheServerLosesNoTick(t *testing.T) {
+	t.Parallel()
+	schedule, err := cron.ParseStandard("* * * * *")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Start(t)
+	var runs atomic.Int32
+	var entries []*entry
+	for range 3 {
+		l, err := locker.Open("redis://" + server.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(context.Background()) })
+		e := &entry{locker: l, name: "job", cfg: config{
+			base: t.Context(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.New(slog.DiscardHandler),
+		}}
+		e.job = func(context.Context) error {
+			runs.Add(1)
+			return nil
+		}
+		e.ticks.Schedule = schedule
+		entries = append(entries, e)
+		if err := e.run(time.Now().Add(-time.Second)); err != nil && !errors.Is(err, locker.ErrBusy) { // the server is fast
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		runs.Store(0)
+		server.Pause()
+		time.AfterFunc(400*time.Millisecond, server.Resume)
+		tick := time.Now().Truncate(time.Second).Add(time.Duration(i) * time.Second)
+		var work sync.WaitGroup
+		for _, e := range entries {
+			work.Go(func() {
+				if err := e.run(tick); err != nil && !errors.Is(err, locker.ErrBusy) {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+		if n := runs.Load(); n != 1 {
+			t.Errorf("the tick ran %d times", n)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package cronlock
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -48,4 +49,28 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
+}
+
+// A program may call Next all day to show when its jobs will run. Memory does not grow, and no
+// tick is lost.
+func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		all := scheduleAsked(t)
+		for range 1000 {
+			all.Next(time.Now())
+			for ahead := range 100 {
+				all.Next(time.Now().Add(time.Duration(ahead) * time.Hour))
+			}
+			time.Sleep(6 * time.Second)
+		}
+		if n := len(all.remembered); n > 40 {
+			t.Errorf("%d ticks are remembered", n)
+		}
+		next := all.Next(time.Now())
+		time.Sleep(time.Until(next))
+		if got := all.take(time.Now(), 0); !got.Equal(next) {
+			t.Errorf("the tick is %v, want %v", got, next)
+		}
+	})
 }
