@@ -21,40 +21,35 @@ import (
 func TestBindFindsWhatNothingGuards(t *testing.T) {
 	newLocker := func() locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) }
 	for name, tc := range map[string]struct {
-		rules  *grpclock.Rules
-		make   func(rules *grpclock.Rules) error
-		server registered
-		want   string // "": Bind succeeds
+		rules *grpclock.Rules
+		make  func(rules *grpclock.Rules) error
+		want  string // "": Bind succeeds
 	}{
-		"no interceptor at all": {grpclock.FromDescriptors(), nil, theShop, "no UnaryServerInterceptor was made of these Rules, so nothing guards /latchkit.shop.v1.Shop/"},
 		"no stream interceptor": {grpclock.FromDescriptors(), func(r *grpclock.Rules) error {
 			_, err := grpclock.UnaryServerInterceptor(newLocker(), r)
 			return err
-		}, theShop, "no StreamServerInterceptor was made of these Rules"},
+		}, "no StreamServerInterceptor was made of these Rules"},
 		"no unary interceptor": {grpclock.FromDescriptors(), func(r *grpclock.Rules) error {
 			_, err := grpclock.StreamServerInterceptor(newLocker(), r)
 			return err
-		}, theShop, "no UnaryServerInterceptor was made of these Rules"},
+		}, "no UnaryServerInterceptor was made of these Rules, so nothing guards /latchkit.shop.v1.Shop/"},
 		"only unary rules": {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k"}}), func(r *grpclock.Rules) error {
 			_, err := grpclock.UnaryServerInterceptor(newLocker(), r)
 			return err
-		}, theShop, ""},
+		}, ""},
 		"interceptors of other Rules": {grpclock.FromDescriptors().WithSecret(make([]byte, 16)), func(*grpclock.Rules) error {
 			_, err := grpclock.ServerOptions(newLocker(), grpclock.FromDescriptors())
 			return err
-		}, theShop, "no UnaryServerInterceptor"},
-		"no rules":             {grpclock.FromMap(nil), serverOptions(newLocker()), theShop, "no method of the server has a rule"},
-		"rules of no one":      {grpclock.FromDescriptors(), serverOptions(newLocker()), registered{}, "register the services before Bind"},
-		"everything":           {grpclock.FromDescriptors(), serverOptions(newLocker()), theShop, ""},
-		"a rule of no service": {grpclock.FromMap(grpclock.RuleMap{"/x.Y/Z": {Key: "k"}}), serverOptions(newLocker()), theShop, "the server has no such method"},
+		}, "no UnaryServerInterceptor"},
+		"no rules":             {grpclock.FromMap(nil), serverOptions(newLocker()), "no method of the server has a rule"},
+		"everything":           {grpclock.FromDescriptors(), serverOptions(newLocker()), ""},
+		"a rule of no service": {grpclock.FromMap(grpclock.RuleMap{"/x.Y/Z": {Key: "k"}}), serverOptions(newLocker()), "the server has no such method"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if tc.make != nil {
-				if err := tc.make(tc.rules); err != nil {
-					t.Fatal(err)
-				}
+			if err := tc.make(tc.rules); err != nil {
+				t.Fatal(err)
 			}
-			err := tc.rules.Bind(tc.server)
+			err := tc.rules.Bind(theShop)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
@@ -85,8 +80,6 @@ func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
 		"shared without readers":            {grpclock.Rule{Key: "k", Mode: locker.Shared}, nil, "Mode Shared needs a Locker with readers"},
 		"a TTL above the Locker's":          {grpclock.Rule{Key: "k", TTL: time.Hour}, nil, "WithMaxTTL allows 1m0s"},
 		"a TTL of the interceptor above it": {grpclock.Rule{Key: "k"}, []grpclock.Option{grpclock.WithTTL(time.Hour)}, "WithMaxTTL allows 1m0s"},
-		"a wait that no answer can meet":    {grpclock.Rule{Key: "k", Wait: 1}, nil, "the wait is 1ns; give at least 1ms"},
-		"a TTL that no answer can meet":     {grpclock.Rule{Key: "k", TTL: time.Millisecond}, nil, "the shortest is 10ms"},
 	} {
 		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: tc.rule})
 		if err := serverOptions(l, tc.opts...)(rules); err != nil {
@@ -141,16 +134,6 @@ func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 	}
 }
 
-func TestEveryConstructorRefusesNonsense(t *testing.T) {
-	l := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
-	if _, err := grpclock.ServerOptions(l, grpclock.FromDescriptors(), grpclock.WithWait(0)); err == nil || !strings.Contains(err.Error(), "grpclock: ServerOptions: WithWait(0): a wait must have an end") {
-		t.Errorf("%v", err)
-	}
-	if _, err := grpclock.ServerOptions(nil, grpclock.FromDescriptors()); err == nil {
-		t.Error("no Locker is accepted")
-	}
-}
-
 // down is a Locker whose server cannot be reached. Each acquire takes a while before it fails.
 type down struct{ asked chan struct{} }
 
@@ -169,8 +152,13 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 	var observed []string
 	client := serve(t, setup{locker: l, opts: []grpclock.Option{grpclock.WithFailOpen(), grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
 		observed = append(observed, p.Reason) // needs no mutex, because there is one call at a time
-	})}, service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
-		return s.Send(receipt(s.Context()))
+	})}, service: &service{fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+		for range 2 {
+			if _, err := s.Recv(); err != nil {
+				return err
+			}
+		}
+		return s.SendAndClose(receipt(s.Context()))
 	}}})
 	for range 50 {
 		r, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
@@ -178,10 +166,16 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 		if r.GetFence() != 0 {
 			t.Error("a call without a lock has a fence")
 		}
-		s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
-		if err == nil {
-			err = lastOf(s)
+		s, err := client.Fill(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
+		for range 2 {
+			if err := s.Send(&shop.Order{OrderId: "42"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err = s.CloseAndRecv()
 		want(t, err, codes.OK, "")
 	}
 	if n := len(l.asked); n > 20 {
@@ -192,29 +186,4 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 	}
 	_, err := client.Place(t.Context(), &shop.Order{})
 	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // WithFailOpen applies only when the lock server is down
-}
-
-func TestAStreamFailsOpenAtItsFirstMessage(t *testing.T) {
-	l := down{make(chan struct{}, 10)}
-	client := serve(t, setup{locker: l, opts: []grpclock.Option{grpclock.WithFailOpen()}, service: &service{
-		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
-			for range 2 {
-				if _, err := s.Recv(); err != nil {
-					return err
-				}
-			}
-			return s.SendAndClose(receipt(s.Context()))
-		},
-	}})
-	s, err := client.Fill(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := s.Send(&shop.Order{OrderId: "42"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err = s.CloseAndRecv()
-	want(t, err, codes.OK, "")
 }

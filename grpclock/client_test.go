@@ -2,6 +2,8 @@ package grpclock_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -117,17 +119,6 @@ func TestAClientSpreadsItsAttempts(t *testing.T) {
 	}
 }
 
-// A client itself sends the number of its earlier attempts, so it can send any number. No such
-// number may make the server panic.
-func TestAnAbsurdNumberOfAttemptsIsNoPanic(t *testing.T) {
-	client := serve(t, setup{locker: busyAlways{}, service: &service{}})
-	for _, n := range []string{"4611686018427387904", "9223372036854775807", "99999999999999999999", "-1", "x"} {
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "grpc-previous-rpc-attempts", n)
-		_, err := client.Place(ctx, &shop.Order{OrderId: "42"})
-		want(t, err, codes.Aborted, grpclock.ReasonBusy)
-	}
-}
-
 // A client with RetryServiceConfig does not repeat a call whose handler may have had an effect: its
 // lock was lost, or its process has stopped.
 func TestACallThatMayHaveHadAnEffectIsNotRetried(t *testing.T) {
@@ -143,13 +134,6 @@ func TestACallThatMayHaveHadAnEffectIsNotRetried(t *testing.T) {
 		}, codes.Aborted, 1},
 		"closed": {func(ctx context.Context, _ *lockertest.Memory, l *locker.Engine) error {
 			go func() { _ = l.Close(context.WithoutCancel(ctx)) }()
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}, codes.Unavailable, 1},
-		"drained for too long": {func(ctx context.Context, _ *lockertest.Memory, l *locker.Engine) error {
-			over, cancel := context.WithCancel(ctx)
-			cancel()
-			go func() { _ = l.Drain(over) }()
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}, codes.Unavailable, 1},
@@ -177,19 +161,46 @@ func TestACallThatMayHaveHadAnEffectIsNotRetried(t *testing.T) {
 	}
 }
 
-// Each refusal says whether gRPC's own clients may repeat the call. A refusal that names no time
-// forbids it, whatever its status is.
-func TestEachRefusalPermitsOrForbidsTheRetry(t *testing.T) {
-	for refusal, retry := range map[error]bool{
-		locker.ErrBusy: true, locker.ErrTooManyWaiters: true, locker.ErrClosed: true, locker.ErrUnavailable: true,
-		locker.ErrDone: false, locker.ErrLost: false, locker.ErrInvalidKey: false, locker.ErrInvalidRule: false, locker.ErrUnsupported: false,
+// Each refusal has its status, and says whether gRPC's own clients may repeat the call. A refusal
+// that names no time forbids it, whatever its status is. No status shows the key.
+func TestEachRefusalHasItsStatus(t *testing.T) {
+	for refusal, tc := range map[error]struct {
+		code   codes.Code
+		reason string
+		retry  bool
+	}{
+		locker.ErrBusy:           {codes.Aborted, grpclock.ReasonBusy, true},
+		locker.ErrTooManyWaiters: {codes.ResourceExhausted, grpclock.ReasonTooManyWaiters, true},
+		locker.ErrClosed:         {codes.Unavailable, grpclock.ReasonClosed, true},
+		locker.ErrUnavailable:    {codes.Unavailable, grpclock.ReasonUnavailable, true},
+		locker.ErrDone:           {codes.AlreadyExists, grpclock.ReasonDone, false},
+		locker.ErrLost:           {codes.Aborted, grpclock.ReasonLost, false},
+		locker.ErrInvalidKey:     {codes.InvalidArgument, grpclock.ReasonInvalidKey, false},
+		locker.ErrInvalidRule:    {codes.Internal, grpclock.ReasonMisconfigured, false},
+		locker.ErrUnsupported:    {codes.Internal, grpclock.ReasonMisconfigured, false},
 	} {
-		client := serve(t, setup{locker: lockerFunc(func(locker.Rule) error { return refusal }), service: &service{}})
+		observed := ""
+		client := serve(t, setup{
+			locker: lockerFunc(func(r locker.Rule) error {
+				return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: refusal}
+			}),
+			service: &service{},
+			opts: []grpclock.Option{grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
+				observed += p.Reason + " " + p.Method
+			})},
+		})
 		var trailer metadata.MD
-		_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"}, grpc.Trailer(&trailer))
+		_, err := client.Place(t.Context(), &shop.Order{OrderId: "secret"}, grpc.Trailer(&trailer))
+		want(t, err, tc.code, tc.reason)
 		got := trailer.Get("grpc-retry-pushback-ms")
-		if len(got) != 1 || (got[0] != "-1") != retry {
-			t.Errorf("%v: the trailer says %q, and a retry is permitted: %t", err, got, retry)
+		if len(got) != 1 || (got[0] != "-1") != tc.retry {
+			t.Errorf("%v: the trailer says %q, and a retry is permitted: %t", err, got, tc.retry)
+		}
+		if shown := status.Convert(err).String() + fmt.Sprint(status.Convert(err).Details()); strings.Contains(shown, "secret") {
+			t.Errorf("the status shows the key: %s", shown)
+		}
+		if observed != tc.reason+" "+shop.Shop_Place_FullMethodName {
+			t.Errorf("%v: observed %q", err, observed)
 		}
 	}
 }
@@ -207,11 +218,15 @@ func TestAStreamThatWasEndedByCloseIsNotRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-entered
-	go func() { _ = l.Close(context.Background()) }()
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close(t.Context()) }()
 	_, err = s.Recv()
 	want(t, err, codes.Unavailable, grpclock.ReasonClosed)
 	if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
 		t.Errorf("the trailer says %q", got)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"net"
 
 	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
@@ -70,39 +67,4 @@ func ExampleFromMap() {
 	// /latchkit.shop.v1.Shop/Wait    no lock
 	// /latchkit.shop.v1.Shop/Watch   no lock
 	// without a lock: 6 methods
-}
-
-// While another caller holds the lock, a client gets this status. With a retry policy, gRPC's
-// client would repeat the call by itself.
-func ExampleRetryServiceConfig() {
-	store := lockertest.NewMemory()
-	store.Occupy("order:42", 0) // another call holds the lock
-	l, err := store.NewLocker()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = l.Close(context.Background()) }()
-	unary, err := grpclock.UnaryServerInterceptor(l, grpclock.FromDescriptors())
-	if err != nil {
-		log.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.ChainUnaryInterceptor(unary))
-	shop.RegisterShopServer(server, &service{})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		log.Fatal(err)
-	}
-	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
-
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig(shop.Shop_Wait_FullMethodName))) // not for Place
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	_, err = shop.NewShopClient(conn).Place(context.Background(), &shop.Order{OrderId: "42"})
-	reason, _ := grpclock.Reason(err)
-	fmt.Println(status.Code(err), reason)
-	// Output: Aborted LOCK_BUSY
 }

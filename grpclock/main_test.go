@@ -130,18 +130,18 @@ func dial(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) shop.ShopC
 }
 
 // bind binds rules to a server and makes the interceptors, as a program does.
-func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclock.Option) error {
+func bind(t testing.TB, rules *grpclock.Rules, server registered) error {
 	t.Helper()
-	if _, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules, opts...); err != nil {
+	if _, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules); err != nil {
 		t.Fatal(err)
 	}
 	return rules.Bind(server)
 }
 
 // redisLocker makes a Locker on the Redis that all tests share.
-func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
+func redisLocker(t testing.TB) *locker.Engine {
 	t.Helper()
-	l, err := locker.New(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
+	l, err := locker.New(redistest.Shared(t).Client(t), locker.WithPrefix(t.Name()+":"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,9 +2,7 @@ package grpclock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,65 +31,6 @@ func (l lateGrant) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 		l.granted()
 	}
 	return lease, err
-}
-
-// A handler may receive on another goroutine, and return while that goroutine is taking the lock.
-func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
-	byRequest := grpclock.FromMap(grpclock.RuleMap{
-		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
-		shop.Shop_Fill_FullMethodName: {Key: "order:{req.order_id}"},
-	})
-	for name, open := range map[string]func(ctx context.Context, c shop.ShopClient) error{
-		"bidirectional": func(ctx context.Context, c shop.ShopClient) error {
-			s, err := c.Talk(ctx)
-			if err != nil {
-				return err
-			}
-			_ = s.Send(&shop.Order{OrderId: "42"}) // Send fails when the handler has returned already
-			_, err = s.Recv()
-			return err
-		},
-		"client streaming": func(ctx context.Context, c shop.ShopClient) error {
-			s, err := c.Fill(ctx)
-			if err != nil {
-				return err
-			}
-			_ = s.Send(&shop.Order{OrderId: "42"})
-			_, err = s.CloseAndRecv()
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			store := lockertest.NewMemory()
-			granted, returning := make(chan struct{}), make(chan struct{})
-			l := lateGrant{lockertest.NewLocker(t, store), func() {
-				close(granted)
-				<-returning
-				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // by now, the handler has returned
-			}}
-			own := status.Error(codes.NotFound, "no such order")
-			client := serve(t, setup{locker: l, rules: byRequest, service: &service{
-				talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
-					go func() { _, _ = s.Recv() }()
-					<-granted
-					defer close(returning)
-					return own
-				},
-				fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
-					go func() { _, _ = s.Recv() }()
-					<-granted
-					defer close(returning)
-					return own
-				},
-			}})
-			if err := open(t.Context(), client); status.Code(err) != codes.NotFound {
-				t.Errorf("the client got %v, want the handler's status", err)
-			}
-			if n := store.Len(); n != 0 {
-				t.Errorf("%d keys are locked after the stream", n)
-			}
-		})
-	}
 }
 
 // The handler of a stream may return before the grant. Such a handler has done nothing under the
@@ -170,146 +109,63 @@ type receiving struct{ grpc.ServerStream }
 
 func (receiving) RecvMsg(any) error { panic("RecvMsg") }
 
+// The handler receives on another goroutine, where no recovery interceptor can recover from a panic.
 func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
-	handlers := service{
-		watch: func(*shop.Order, grpc.ServerStreamingServer[shop.Receipt]) error { return nil },
-		fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+	handlers := service{talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
+		received := make(chan error, 1)
+		go func() {
 			_, err := s.Recv()
-			return err
-		},
-		talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
-			received := make(chan error, 1)
-			go func() { // no recovery interceptor can recover from a panic on this goroutine
-				_, err := s.Recv()
-				received <- err
-			}()
-			return <-received
-		},
-	}
-	watch := func(c shop.ShopClient) error {
-		s, err := c.Watch(t.Context(), &shop.Order{})
-		return firstOf(err, s)
-	}
-	fill := func(c shop.ShopClient) error {
-		s, err := c.Fill(t.Context())
-		if err != nil {
-			return err
-		}
-		_ = s.Send(&shop.Order{}) // Send fails when the stream has ended already
-		_, err = s.CloseAndRecv()
-		return err
-	}
-	talk := func(c shop.ShopClient) error {
-		s, err := c.Talk(t.Context())
-		if err != nil {
-			return err
-		}
-		_ = s.Send(&shop.Order{})
-		return firstOf(nil, s)
-	}
+			received <- err
+		}()
+		return <-received
+	}}
+	byRequest := grpclock.Rule{Key: "order:{req.order_id}"}
+	observer := grpclock.WithObserve(func(context.Context, *grpclock.Problem) { panic("WithObserve") })
 	for name, tc := range map[string]struct {
-		service shop.ShopServer
-		opts    []grpclock.Option
 		rule    grpclock.Rule
-		inner   grpc.StreamServerInterceptor
+		opts    []grpclock.Option
+		inner   []grpc.StreamServerInterceptor
+		refusal error // of the Locker
 		want    string
 	}{
-		"KeyOf": {service: &handlers, rule: grpclock.Rule{Func: skuOf}, want: "nil pointer"},
-		"WithRule": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "WithRule",
+		"KeyOf": {rule: grpclock.Rule{Func: skuOf}, want: "nil pointer"},
+		"WithRule": {rule: byRequest, want: "WithRule",
 			opts: []grpclock.Option{grpclock.WithRule(func(context.Context, string, any, *locker.Rule) { panic("WithRule") })}},
-		"RecvMsg": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "RecvMsg",
-			inner: func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		"RecvMsg": {rule: grpclock.Rule{Key: "k"}, want: "RecvMsg", inner: []grpc.StreamServerInterceptor{
+			func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 				return handler(server, receiving{s})
-			}},
-		"the Locker": {service: &handlers, rule: grpclock.Rule{Key: "k"}, want: "Acquire"},
+			}}},
+		"WithObserve":              {rule: byRequest, want: "WithObserve", opts: []grpclock.Option{observer}, refusal: locker.ErrBusy},
+		"WithObserve in an outage": {rule: byRequest, want: "WithObserve", opts: []grpclock.Option{observer, grpclock.WithFailOpen()}, refusal: locker.ErrUnavailable},
 	} {
-		for kind, open := range map[string]func(shop.ShopClient) error{"watch": watch, "fill": fill, "talk": talk} {
-			t.Run(name+" "+kind, func(t *testing.T) {
-				store := lockertest.NewMemory()
-				var l locker.Locker = lockertest.NewLocker(t, store)
-				if tc.want == "Acquire" {
-					l = lockerFunc(func(locker.Rule) error { panic("Acquire") })
-				}
-				var recovered atomic.Pointer[any]
-				around := []grpc.StreamServerInterceptor{recovering(&recovered)}
-				if tc.inner != nil {
-					around = append(around, tc.inner)
-				}
-				client := serve(t, setup{
-					locker: l, service: tc.service, opts: tc.opts, around: around,
-					rules: grpclock.FromMap(grpclock.RuleMap{
-						shop.Shop_Watch_FullMethodName: tc.rule, shop.Shop_Fill_FullMethodName: tc.rule, shop.Shop_Talk_FullMethodName: tc.rule,
-					}),
-				})
-				if err := open(client); status.Code(err) != codes.Internal || status.Convert(err).Message() != "recovered" {
-					t.Errorf("the client got %v", err)
-				}
-				if v := recovered.Load(); v == nil || !strings.Contains(fmt.Sprint(*v), tc.want) {
-					t.Errorf("the recovery interceptor got %v, want %q in it", recovered.Load(), tc.want)
-				}
-				if n := store.Len(); n != 0 {
-					t.Errorf("%d keys are locked after the panic", n)
-				}
-			})
-		}
-	}
-}
-
-// The functions of WithObserve are the program's. When they panic, the recovery interceptors must
-// catch the panic, and the process must live.
-func TestAnObserverThatPanicsReachesTheRecoveryInterceptor(t *testing.T) {
-	store := lockertest.NewMemory()
-	store.Occupy("order:busy", 0)
-	var recovered atomic.Pointer[any]
-	client := serve(t, setup{
-		locker: lockertest.NewLocker(t, store),
-		around: []grpc.StreamServerInterceptor{recovering(&recovered)},
-		opts:   []grpclock.Option{grpclock.WithObserve(func(context.Context, *grpclock.Problem) { panic("WithObserve") })},
-		service: &service{fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
-			received := make(chan error)
-			go func() { // no recovery interceptor can recover from a panic on this goroutine
-				_, err := s.Recv()
-				received <- err
-			}()
-			return <-received
-		}},
-	})
-	s, err := client.Fill(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&shop.Order{OrderId: "busy"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RecvMsg(&shop.Receipt{}); err == nil || !strings.Contains(err.Error(), "recovered") {
-		t.Errorf("the client got %v", err)
-	}
-	if v := recovered.Load(); v == nil {
-		t.Error("no panic reached the recovery interceptor")
-	}
-}
-
-// A Send may wait for a client that does not read. When the lock is lost, this wait ends, too.
-func TestALostLockEndsASendThatWaits(t *testing.T) {
-	store := lockertest.NewMemory()
-	sending := make(chan error, 1)
-	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: &service{
-		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
-			for n := 0; ; n++ {
-				if n == 1 {
-					store.Steal("order:42")
-				}
-				if err := s.Send(&shop.Receipt{Key: strings.Repeat("x", 1<<20)}); err != nil {
-					sending <- err
-					return err
-				}
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			var l locker.Locker = lockertest.NewLocker(t, store)
+			if tc.refusal != nil {
+				l = lockerFunc(func(locker.Rule) error { return tc.refusal })
 			}
-		},
-	}})
-	if _, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"}); err != nil { // this client does not read
-		t.Fatal(err)
+			var recovered atomic.Pointer[any]
+			client := serve(t, setup{
+				locker: l, service: &handlers, opts: tc.opts,
+				around: append([]grpc.StreamServerInterceptor{recovering(&recovered)}, tc.inner...),
+				rules:  grpclock.FromMap(grpclock.RuleMap{shop.Shop_Talk_FullMethodName: tc.rule}),
+			})
+			s, err := client.Talk(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = s.Send(&shop.Order{OrderId: "42"}) // Send fails when the stream has ended already
+			if err := firstOf(nil, s); status.Code(err) != codes.Internal || status.Convert(err).Message() != "recovered" {
+				t.Errorf("the client got %v", err)
+			}
+			if v := recovered.Load(); v == nil || !strings.Contains(fmt.Sprint(*v), tc.want) {
+				t.Errorf("the recovery interceptor got %v, want %q in it", recovered.Load(), tc.want)
+			}
+			if n := store.Len(); n != 0 {
+				t.Errorf("%d keys are locked after the panic", n)
+			}
+		})
 	}
-	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)
 }
 
 // A client may not read, or send nothing. Its stream holds the lock until EndAfter is over, and
@@ -366,122 +222,4 @@ func TestEndAfterEndsAStreamWhoseClientDoesNothing(t *testing.T) {
 			eventually(t, "no key is locked", func() bool { return store.Len() == 0 })
 		})
 	}
-}
-
-// Clients leave at random moments, some of them while the lock is being taken.
-func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
-	store := lockertest.NewMemory()
-	client := serve(t, setup{locker: lockertest.NewLocker(t, store), rules: grpclock.FromMap(grpclock.RuleMap{
-		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
-	}), service: &service{talk: textbook}})
-	var wg sync.WaitGroup
-	for worker := range 20 {
-		wg.Go(func() {
-			for n := range 25 {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((worker*25+n)%60)*10*time.Microsecond)
-				if s, err := client.Talk(ctx); err == nil {
-					_ = s.Send(&shop.Order{OrderId: fmt.Sprint(worker, n)})
-					<-ctx.Done()
-				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	eventually(t, "no key is locked", func() bool { return store.Len() == 0 })
-}
-
-// textbook is a bidirectional handler as it is usually written: it receives on a separate
-// goroutine.
-func textbook(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
-	orders := make(chan *shop.Order)
-	ended := make(chan error, 1)
-	go func() {
-		for {
-			o, err := s.Recv()
-			if err != nil {
-				ended <- err
-				return
-			}
-			select {
-			case orders <- o:
-			case <-s.Context().Done():
-				return
-			}
-		}
-	}()
-	for {
-		select {
-		case o := <-orders:
-			if err := s.Send(&shop.Receipt{Key: o.GetOrderId()}); err != nil {
-				return err
-			}
-		case err := <-ended:
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		case <-s.Context().Done():
-			return context.Cause(s.Context())
-		}
-	}
-}
-
-func TestObserversSeeEachProblem(t *testing.T) {
-	var mu sync.Mutex
-	var reasons []string
-	store := lockertest.NewMemory()
-	store.Occupy("order:busy", 0)
-	client := serve(t, setup{
-		locker: lockertest.NewLocker(t, store), service: &service{},
-		opts: []grpclock.Option{grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
-			mu.Lock()
-			defer mu.Unlock()
-			reasons = append(reasons, p.Reason+" "+p.Method)
-		})},
-	})
-	_, err := client.Place(t.Context(), &shop.Order{OrderId: "busy"})
-	want(t, err, codes.Aborted, grpclock.ReasonBusy)
-	_, err = client.Place(t.Context(), &shop.Order{})
-	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
-	mu.Lock()
-	defer mu.Unlock()
-	place := " " + shop.Shop_Place_FullMethodName
-	if got := strings.Join(reasons, ", "); got != "LOCK_BUSY"+place+", INVALID_KEY"+place {
-		t.Errorf("observed %s", got)
-	}
-}
-
-// With WithFailOpen, an observer is notified on the goroutine that receives the first message. A
-// panic of the observer must not end the process there. The panic must reach the recovery
-// interceptor.
-func TestAnObserverThatPanicsDuringAnOutageReachesTheRecoveryInterceptor(t *testing.T) {
-	down := lockerFunc(func(r locker.Rule) error {
-		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}
-	})
-	intercept, err := grpclock.StreamServerInterceptor(down, grpclock.FromMap(grpclock.RuleMap{
-		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
-	}), grpclock.WithFailOpen(), grpclock.WithObserve(func(context.Context, *grpclock.Problem) { panic("WithObserve") }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	escaped := make(chan any, 1)
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic reached the recovery interceptor")
-		}
-		if v := <-escaped; v != nil {
-			t.Errorf("the panic %v was on the handler's goroutine", v)
-		}
-	}()
-	_ = intercept(nil, &fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			defer func() { escaped <- recover() }()
-			_ = s.RecvMsg(&shop.Order{})
-		}()
-		<-done
-		return nil
-	})
 }

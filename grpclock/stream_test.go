@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -154,7 +152,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 			h := streaming{make(chan struct{}), make(chan context.Context, 1)}
 			store := lockertest.NewMemory()
 			client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: h.service(t)})
-			begin, _ := kind.open(t.Context(), client)
+			begin, end := kind.open(t.Context(), client)
 			if err := begin(); err != nil {
 				t.Fatal(err)
 			}
@@ -164,44 +162,8 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 			if !errors.Is(context.Cause(ctx), locker.ErrLost) {
 				t.Errorf("the context ended because of %v", context.Cause(ctx))
 			}
+			want(t, end(), codes.Aborted, grpclock.ReasonLost)
 		})
-	}
-	t.Run("and the client is notified", func(t *testing.T) {
-		h := streaming{make(chan struct{}), make(chan context.Context, 1)}
-		store := lockertest.NewMemory()
-		client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: h.service(t)})
-		s, err := client.Talk(metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "acme"))
-		if err := firstOf(err, s); err != nil {
-			t.Fatal(err)
-		}
-		store.Steal("talk:acme") // meanwhile the client waits, and sends nothing
-		_, err = s.Recv()
-		want(t, err, codes.Aborted, grpclock.ReasonLost)
-		if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
-			t.Errorf("the trailer says %q", got)
-		}
-	})
-}
-
-func TestNothingIsSentAfterALoss(t *testing.T) {
-	store := lockertest.NewMemory()
-	client := serve(t, setup{locker: lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), service: &service{
-		watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
-			store.Steal("order:42")
-			<-s.Context().Done()
-			err := s.Send(&shop.Receipt{Key: "too late"})
-			want(t, err, codes.Aborted, grpclock.ReasonLost)
-			return nil // this handler does not check the error
-		},
-	}})
-	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := s.Recv()
-	want(t, err, codes.Aborted, grpclock.ReasonLost)
-	if r != nil {
-		t.Errorf("the client got %v", r)
 	}
 }
 
@@ -309,71 +271,6 @@ func TestAPanicInAStreamReleasesTheLockAndGoesOn(t *testing.T) {
 			})
 		}()
 	}
-}
-
-// slowObserver is a Locker whose Observer is slow.
-type slowObserver struct {
-	locker.Locker
-	observe func()
-}
-
-func (o slowObserver) ObserveRequest(context.Context, locker.RequestEvent) { o.observe() }
-
-// A handler may return just after its other goroutine has got the lock. Then no timer may keep the
-// stream in memory.
-func TestAStreamThatIsOverIsForgotten(t *testing.T) {
-	granted, returned, received := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	intercept, err := grpclock.StreamServerInterceptor(slowObserver{lockertest.NewLocker(t, lockertest.NewMemory()), func() {
-		close(granted)
-		<-returned
-	}}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	forgotten := make(chan struct{})
-	stream := &fakeStream{ctx: t.Context()}
-	runtime.AddCleanup(stream, func(c chan struct{}) { close(c) }, forgotten)
-	err = intercept(nil, stream, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
-		go func() {
-			defer close(received)
-			_ = s.RecvMsg(&shop.Order{}) // RecvMsg returns an error if the stream has ended
-		}()
-		<-granted
-		return nil
-	})
-	want(t, err, codes.OK, "")
-	close(returned)
-	<-received
-	eventually(t, "the stream is forgotten", func() bool {
-		runtime.GC()
-		select {
-		case <-forgotten:
-			return true
-		default:
-			return false
-		}
-	})
-}
-
-func TestCloseEndsStreamsThatWait(t *testing.T) {
-	h := streaming{make(chan struct{}), make(chan context.Context, 1)}
-	l, err := locktest.NewEngine(lockertest.NewMemory())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := serve(t, setup{locker: l, service: h.service(t)})
-	begin, _ := streams["talk"].open(t.Context(), client)
-	if err := begin(); err != nil {
-		t.Fatal(err)
-	}
-	<-h.entered
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := l.Close(ctx); err != nil {
-		t.Errorf("Close waits for a handler that waits for its client: %v", err)
-	}
-	_, end := streams["talk"].open(t.Context(), client)
-	want(t, end(), codes.Unavailable, grpclock.ReasonClosed)
 }
 
 func TestContextsDerivedFromAStreamsContextEndWithTheLock(t *testing.T) {
