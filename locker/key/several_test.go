@@ -44,29 +44,6 @@ func TestSeveralKeysThatCannotBeMade(t *testing.T) {
 	}
 }
 
-func TestOneKeyOfSeveral(t *testing.T) {
-	template := compile(t, "stock:{list.items.*}", nil)
-	if got, err := template.Key(t.Context(), request{"items.*": "pen"}); err != nil || got != "stock:pen" {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := template.Key(t.Context(), request{"items.*": "pen,ink"}); err == nil || !strings.Contains(err.Error(), "stands for several values") {
-		t.Error(err)
-	}
-	if _, err := template.Key(t.Context(), request{}); !errors.Is(err, key.ErrMissing) {
-		t.Error(err)
-	}
-}
-
-func TestAStarIsANameWhereASourceHasNoLists(t *testing.T) {
-	template := compile(t, "a:{field.x.*}", nil)
-	if got, err := template.Key(t.Context(), request{"x.*": "7"}); err != nil || got != "a:7" || template.Several() {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := grammar(nil).Compile("a:{list.forbidden.*}"); err == nil || !strings.Contains(err.Error(), "nobody may lock on those") {
-		t.Error(err)
-	}
-}
-
 func TestTheKeysOfOneRule(t *testing.T) {
 	g := grammar(nil)
 	ts, err := g.Compile("stock:{list.items.*}", "cart:{field.cart}", "stock:{field.gift}")
@@ -95,16 +72,28 @@ func TestTheKeysOfOneRule(t *testing.T) {
 	}
 }
 
-// A rule with several keys has no single key, even if none of its parts stands for several values.
+// A request that has several keys has no single key, whether one part stands for several values or
+// the rule has several keys.
 func TestSeveralKeysAreNotOne(t *testing.T) {
-	template, err := grammar(nil).Compile("cart:{field.cart}", "stock:{field.gift}")
+	list := compile(t, "stock:{list.items.*}", nil)
+	if got, err := list.Key(t.Context(), request{"items.*": "pen"}); err != nil || got != "stock:pen" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err := list.Key(t.Context(), request{"items.*": "pen,ink"}); err == nil || !strings.Contains(err.Error(), "stands for several values") {
+		t.Errorf("%q, %v", got, err)
+	}
+	rule, err := grammar(nil).Compile("cart:{field.cart}", "stock:{field.gift}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := template.Key(t.Context(), request{"cart": "7", "gift": "pen"}); err == nil {
+	if got, err := rule.Key(t.Context(), request{"cart": "7", "gift": "pen"}); err == nil {
 		t.Errorf("%q", got)
 	}
-	if got := template.String(); got != "cart:{field.cart}, stock:{field.gift}" {
-		t.Error(got)
+}
+
+func TestAStarIsANameWhereASourceHasNoLists(t *testing.T) {
+	template := compile(t, "a:{field.x.*}", nil)
+	if got, err := template.Key(t.Context(), request{"x.*": "7"}); err != nil || got != "a:7" || template.Several() {
+		t.Errorf("%q, %v", got, err)
 	}
 }
