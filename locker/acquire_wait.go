@@ -208,6 +208,9 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 	if d, ok = a.waiting.pause(&a.caller); a.ticket.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
+	if a.caller.rule.Wait == NoWait { // after a question without an answer
+		d = min(d, max(unansweredFor-time.Since(a.caller.began), shortestPause))
+	}
 	a.waiting.polled = a.ticket.current
 	return d, ok
 }

@@ -22,7 +22,6 @@
 // [WithFair], [WithHandoffs] and [WithoutQueue] change the queue and the hand-over. A lock is a
 // plain key on Redis, so it excludes other libraries that set the same key, and they exclude it.
 //
-// An [Engine] does the waiting, the renewing and the observing for all kinds of lock. A [Store]
-// makes the few atomic steps on the server. Package lockertest has a Store in memory, and package
-// storetest the laws of Stores.
+// An [Engine] does the waiting, the renewing and the observing for all kinds of lock. Package
+// lockertest has a lock server in memory for tests.
 package locker

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// An Engine turns a [Store] into a [Locker]. The Engine makes the tokens, keeps the deadlines,
+// An Engine turns a Store, which knows one kind of lock, into a [Locker]. The Engine makes the tokens, keeps the deadlines,
 // waits, renews, and undoes unclear calls. The Store only makes atomic steps. Make an Engine with
 // [New] or another constructor, share it, and Close it when the service stops.
 type Engine struct {

@@ -138,9 +138,11 @@ func (e *Error) Error() string {
 		text += " (it already holds " + printable(e.held) + ")"
 	}
 	if holder := e.blocked.describe(e.HolderMetadata); holder != "" {
-		joint := "; the holder is "
+		joint := "; "
 		if strings.HasSuffix(text, ErrBusy.Error()) {
 			joint = ": "
+		} else if e.HolderMetadata != "" {
+			joint = "; the holder is "
 		}
 		text += joint + holder
 	}

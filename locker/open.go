@@ -89,6 +89,7 @@ func dial(server any, acked time.Duration) (redis.UniversalClient, error) {
 			own := *o
 			own.ContextTimeoutEnabled = true
 			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
+			own.PipelinePoolSize = cmp.Or(own.PipelinePoolSize, onePool)
 			return redis.NewFailoverClient(&own), nil
 		}
 	case *redis.ClusterOptions:

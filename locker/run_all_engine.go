@@ -99,8 +99,9 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
-	// Then each lock is taken alone. Each acquire reports its own refusal, or is repeated.
-	case errors.As(failure, &no):
+	// Then each lock is taken alone. Each acquire reports its own refusal, or is repeated. But after
+	// an earlier question without an answer, other tokens could meet leases of these tokens.
+	case !j.unclear && errors.As(failure, &no):
 		j.forget()
 		return 1, nil
 	case failure != nil:
@@ -144,7 +145,8 @@ const jointPause = 20 * time.Millisecond
 // was asked. With other tokens they would be refused because of their own leases. A caller that
 // waits asks with other tokens.
 func (j *joint) asksAgain(failure error, asked time.Time) bool {
-	if _, refused := errors.AsType[*store.Refusal](failure); refused || time.Since(asked) >= unansweredFor {
+	_, refused := errors.AsType[*store.Refusal](failure)
+	if refused || errors.Is(failure, store.ErrNotReplicated) || time.Since(asked) >= unansweredFor {
 		return false
 	}
 	return slices.ContainsFunc(j.all, func(a *acquisition) bool { return a.caller.rule.Wait == NoWait })
@@ -212,17 +214,16 @@ func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error)
 // undo undoes a call that has ended with failure and without an answer, so that the caller may ask
 // for the keys again with other tokens. If the call still takes leases, they are released, so that
 // their keys are free for the other tokens. If a Rule does not allow the caller to wait for the
-// undo, err is not nil.
-func (j *joint) undo(failure error) (err error) {
+// undo, the error is not nil.
+func (j *joint) undo(failure error) error {
+	j.unclear = true
+	j.forget()
 	for _, a := range j.all {
-		a.ticket.token.endCall(callLost)
-		a.ticket.giveBack(a.caller.engine)
-		if a.caller.rule.Wait == NoWait && err == nil {
-			err = a.fail(asUnavailable(failure), 0)
+		if a.caller.rule.Wait == NoWait {
+			return a.fail(asUnavailable(failure), 0)
 		}
 	}
-	j.forget()
-	return err
+	return nil
 }
 
 // forget drops the tokens, which hold nothing after the last question. If an earlier question had

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -115,6 +116,42 @@ func TestACallerWithNoWaitAsksForASecond(t *testing.T) {
 			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
 		}
 		store.Fail(locker.OpAcquire, nil)
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	})
+}
+
+// The pauses of the Backoff are for callers that wait for a holder.
+func TestALongBackoffDelaysNoCallerWithNoWait(t *testing.T) {
+	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
+		l := lockertest.NewLocker(t, memory, locker.WithBackoff(func(yield func(time.Duration) bool) {
+			for yield(time.Minute) {
+			}
+		}))
+		memory.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		start := time.Now()
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
+		wantErr(t, err, "a", locker.ErrUnavailable)
+		checkElapsed(t, start, time.Second, 500*time.Millisecond)
+	})
+}
+
+// A question of RunAll was executed and its answer lost, and then the server refuses questions for a
+// while. The caller does not meet its own leases as those of another holder.
+func TestRunAllWithNoWaitIsNotBusyWithItsOwnLeases(t *testing.T) {
+	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
+		l := lockertest.NewLocker(t, memory)
+		memory.LoseReplies(locker.OpAcquire, 1)
+		time.AfterFunc(10*time.Millisecond, func() {
+			memory.Fail(locker.OpAcquire, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
+			memory.Fail(locker.OpRelease, errors.New("i/o timeout"))
+		})
+		time.AfterFunc(300*time.Millisecond, func() { memory.Fail(locker.OpAcquire, nil) })
+		time.AfterFunc(3*time.Second, func() { memory.Fail(locker.OpRelease, nil) })
+		rules := []locker.Rule{{Key: "a", Wait: locker.NoWait}, {Key: "b", Wait: locker.NoWait}}
+		err := locker.RunAll(t.Context(), l, rules, mustNotRun(t))
+		if !errors.Is(err, locker.ErrUnavailable) || errors.Is(err, locker.ErrBusy) {
+			t.Errorf("%v, want ErrUnavailable", err)
+		}
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 	})
 }

@@ -213,8 +213,8 @@ func (ln *lane) takeBatch(into []*Call, large int) []*Call {
 }
 
 // giveUp gives up the flights of a window that has ended. The goroutine of such a flight still
-// waits until the client returns. Renewals end only with the window's context: nobody waits for
-// them, others follow anyway, and a late answer may save a lease.
+// waits until the client returns. Renewals end only with the window's context: but for Extend,
+// nobody waits for them, others follow anyway, and a late answer may save a lease.
 func (ln *lane) giveUp(w *window) {
 	l := ln.link
 	l.mu.Lock()

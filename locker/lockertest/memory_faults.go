@@ -20,9 +20,9 @@ type fault struct {
 }
 
 // Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
-// return err without running, until Fail is called with nil. If err is a [*store.Refusal], it
-// proves that the call had no effect. After any other error the call is unclear. Like the other
-// faults of a Memory, Fail affects the calls of all processes.
+// return err without running, until Fail is called with nil. To a Locker such a call is unclear, as
+// one whose answer was lost. Like the other faults of a Memory, Fail affects the calls of all
+// processes.
 func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
 }
