@@ -135,6 +135,10 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.Writer = v.wrote
 	c.Next()
+	if v.failed() {
+		out.WriteHeader(v.wrote.Status()) // Gin only notes it, and an outer middleware answers
+		return
+	}
 	settle()
 }
 

@@ -37,7 +37,7 @@ func ParseRules(text []byte) (httplock.Rules, error) {
 	if err := json.Unmarshal(p.text, &whole); err != nil {
 		at := 0
 		if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-			at = int(e.Offset)
+			at = max(int(e.Offset)-1, 0) // the place before which the text was read
 		}
 		p.fail(at, "the rules are not JSON, and another format must be converted first: %w", err)
 		return nil, p.errs[0]
@@ -95,7 +95,7 @@ func (p *parser) object(value []byte, start int, what string, found func(name st
 		var member json.RawMessage
 		_ = d.Decode(&member) // value is valid
 		switch strings.Join(strings.Fields(string(member)), "") {
-		case "null", `""`, "[]", "{}":
+		case "null", `""`, "[]", "{}", "0":
 			p.fail(at, "%s: %s has no value; write the value, or leave %[2]s out", what, name)
 			continue
 		}

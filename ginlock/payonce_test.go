@@ -13,6 +13,7 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -63,5 +64,37 @@ func TestAnErrorIsAFailureOnlyBeforeTheStatus(t *testing.T) {
 				t.Errorf("again: %d %s, %d runs", w.Code, w.Body, runs)
 			}
 		})
+	}
+}
+
+// Under idempotency, too, c.Error before the status was written is a failure: the reply of an outer
+// middleware is not what a repeated request would get.
+func TestAnErrorBeforeTheStatusIsNotStored(t *testing.T) {
+	runs := 0
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	e := gin.New()
+	e.Use(func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 && !c.Writer.Written() {
+			c.AbortWithStatus(http.StatusInternalServerError)
+		}
+	})
+	e.POST("/orders/:id", ginlock.MustIdempotency(l, idempotency.NewMemory(), "shop"), func(c *gin.Context) {
+		if runs++; runs == 1 {
+			c.Status(http.StatusAccepted)
+			_ = c.Error(errors.New("the bank is down"))
+			return
+		}
+		c.String(http.StatusCreated, "paid")
+	})
+	for _, want := range []int{http.StatusInternalServerError, http.StatusCreated, http.StatusCreated} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", nil)
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		if e.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%d %s, want %d", w.Code, w.Body, want)
+		}
+	}
+	if runs != 2 {
+		t.Errorf("%d runs", runs)
 	}
 }

@@ -90,7 +90,8 @@
 //
 // # Clients
 //
-// A refusal with a Retry-After means that nothing was done, and names the time of the next attempt.
+// A refusal with a Retry-After means that nothing was done, or, with an Idempotency-Key, that the
+// same request may be sent again. It names the time of the next attempt.
 // docs/recipes/client-retry.md has a client that obeys it.
 //
 // # Shutdown

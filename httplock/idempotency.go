@@ -55,7 +55,7 @@ import (
 // the interrupted run.
 //
 // If a lock inside is lost, the reply is lock-lost, and the handler's response is not sent, except
-// for a response of more than 64 KiB that has begun. If the handler has succeeded all the same, the
+// for a response of more than 64 KiB that has begun, and for one that was not held back. If the handler has succeeded all the same, the
 // work is done, and a repeated request gets the handler's response, or 409 already-done if the
 // handler has written nothing. An idempotency.Transactor rolls the work back instead, so that the
 // request runs again. If the handler has succeeded, and its response did not reach the client, the
@@ -124,12 +124,12 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		return err
 	})
 	switch {
-	case replied:
-		if err != nil {
-			m.spoiled(out, r, before, err, false)
-		}
 	case ran && err != nil && !errors.Is(err, idempotency.ErrNotStored):
 		m.spoiled(out, r, before, err, false)
+	case replied:
+		if err != nil {
+			m.report(r, unsaved.problem(err))
+		}
 	case ran:
 		if err != nil { // the work is done; after a refusal the client would repeat it
 			m.report(r, unsaved.problem(err))

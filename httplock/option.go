@@ -105,7 +105,7 @@ func (c *config) refuse(bad bool, format string, args ...any) bool {
 	return bad
 }
 
-// WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Without a
+// WithWait sets how long a request waits for its lock. locker.NoWait waits for no holder. Without a
 // Wait, a call waits as long as its caller's context allows; an adapter that answers a client
 // limits the wait to 5 s; a worker does not wait but puts the task off.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }

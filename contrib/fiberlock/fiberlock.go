@@ -182,6 +182,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resp := v.c.Response()
 	switch {
 	case w == http.ResponseWriter(v.reply): // not stored
+		v.reply.seen = resp.StatusCode()
 	case resp.IsBodyStream() || resp.StatusCode() == fiber.StatusSwitchingProtocols:
 		v.reply.past = resp.StatusCode()
 	default:

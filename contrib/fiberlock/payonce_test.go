@@ -28,3 +28,21 @@ func TestPaysOnceWhenTheClientLeaves(t *testing.T) {
 		return s.addr
 	})
 }
+
+// The function of WithSuccess gets the status of the handler's response.
+func TestWithSuccessDecidesByTheStatusOfTheResponse(t *testing.T) {
+	runs := 0
+	s := serve(t, fiberlock.MustNew(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}",
+		httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour }),
+		httplock.WithSuccess(func(_ *http.Request, status int) bool { return status < 300 })), func(c fiber.Ctx) error {
+		if runs++; runs == 1 {
+			return c.SendStatus(http.StatusPaymentRequired)
+		}
+		return c.SendStatus(http.StatusCreated)
+	})
+	for _, want := range []int{http.StatusPaymentRequired, http.StatusCreated, http.StatusConflict} {
+		if code, body, _ := s.send(t, "/orders/1", ""); code != want {
+			t.Errorf("%d %s, want %d", code, body, want)
+		}
+	}
+}

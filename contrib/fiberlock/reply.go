@@ -15,6 +15,7 @@ type reply struct {
 	before http.Header // headers that outer middlewares have set
 	status int         // 0: httplock has written nothing
 	past   int         // the status of a handler's response that is sent although it is not stored; 0: none
+	seen   int         // the status of a handler's response while nothing is stored; 0: none
 	body   bytes.Buffer
 }
 
@@ -39,7 +40,7 @@ func headerOf(resp *fasthttp.Response) http.Header {
 func (w *reply) Header() http.Header { return w.header }
 
 // Status returns the status that will be sent.
-func (w *reply) Status() int { return cmp.Or(w.status, w.past, http.StatusOK) }
+func (w *reply) Status() int { return cmp.Or(w.status, w.past, w.seen, http.StatusOK) }
 
 // Written tells httplock that the reply has begun, so that it writes no other one.
 func (w *reply) Written() bool { return w.status != 0 || w.past != 0 }
