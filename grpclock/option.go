@@ -54,8 +54,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// WithWait sets how long a call waits for its locks if its rule has no wait. locker.NoWait refuses
-// at once. Without a Wait, a call waits as long as its caller's context allows; an adapter that
+// WithWait sets how long a call waits for its locks if its rule has no wait. locker.NoWait
+// waits for no holder. Without a Wait, a call waits as long as its caller's context allows; an adapter that
 // answers a client limits the wait to 5 s; a worker does not wait but puts the task off.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
