@@ -29,7 +29,7 @@ type Engine struct {
 	timers  calls.Timers
 	tuner   *ttlTuner // nil: TTLs are fixed
 
-	calls    calls.Pool  // goroutines of a user's Store, of subscriptions, of operators' calls and of the Observer
+	calls    calls.Pool  // goroutines of a Store without Steps, of subscriptions, of operators' calls and of the Observer
 	acquires calls.Tasks // calls of Acquire
 	// This pool has acquisitions that have ended and to which no goroutine refers, so that their
 	// memory is used again.
