@@ -187,7 +187,7 @@ func TestMistakesInJSONAreNamedWithTheirLine(t *testing.T) {
 		`{"POST /a": {"mode": "optimistic"}}`:                                {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
 		`{"POST /a": {"wait": "0s"}}`:                                        {`its wait "0s" is no time; write for example "250ms", "10s" or "24h", or "none" to refuse at once`},
 		`{"POST /a": {"max-body": "big"}}`:                                   {`its max-body "big" is no size; write for example 65536, "64KiB" or "1MiB"`},
-		`{"POST /a": {"max-body": 0}}`:                                       {`its max-body 0 is no size`},
+		`{"POST /a": {"max-body": 0}}`:                                       {`max-body has no value`},
 		`{"POST /a": {"lock": "some"}}`:                                      {`its lock "some" is unknown; write "none"`},
 		`{"POST /a": {"lock": true}}`:                                        {`its lock true is unknown`},
 		`{"POST /a": {"key": 5}}`:                                            {`its key cannot be a number`},

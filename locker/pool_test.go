@@ -67,7 +67,7 @@ func TestALockerWithItsOwnClientKeepsItsLeasesWhileTheServicesPoolIsExhausted(t 
 
 // trip is the time that a reply needs from a distant server. With a shorter one, the callers of the
 // test would need all of a busy machine's CPU.
-const trip = 200 * time.Millisecond
+const trip = 100 * time.Millisecond
 
 // farConn is a connection to a distant server.
 type farConn struct{ net.Conn }
