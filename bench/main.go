@@ -123,7 +123,6 @@ floor is the least that a Redis lock must send: SET NX PX, and a script that del
 Client commands are the commands that clients send for each acquisition and its release. The
 server's statistics count them together with the commands of scripts, and the bench distinguishes
 the two by name: a script cannot run a script, and the bench has a list of the other commands of
-each contestant. The ECHO behind each call of a client of Open is not counted. A test compares the
-result with the traffic through a proxy. Server calls are all commands that the server executes:
-scripts, and the commands of scripts. Client CPU is getrusage of the client processes, and server
+each contestant. A test compares the result with the traffic through a proxy. Server calls are all
+commands that the server executes: scripts, and the commands of scripts. Client CPU is getrusage of the client processes, and server
 CPU is INFO cpu, both for each acquisition unless a row is in percent.`

@@ -16,8 +16,8 @@ floor over go-redis's AutoPipeline; floor-rueidis is the floor over rueidis. In 
 rueidislock, all goroutines share connections. All other clients have go-redis's defaults, but the
 client of latchkit is made by Open. latchkit's leases have a fence and are renewed. The contestant
 scripts only sends latchkit's scripts; scripts together sends the scripts that take or release many
-locks at once; scripts linked sends both over the connection that callers of Open write and read. It
-is the least program for what latchkit sends. The longest wait shows a worker that hangs: its wait
+locks at once; scripts linked sends both over one connection that its callers write and read by themselves. It is
+the least program for what latchkit sends. The longest wait shows a worker that hangs: its wait
 then lasts until the end of the turn.`,
 	run: runManyKeys,
 }
