@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -95,6 +96,7 @@ func dial(server any, acked time.Duration) (redis.UniversalClient, error) {
 	case *redis.ClusterOptions:
 		if o != nil {
 			own := *o
+			own.Addrs = slices.Clone(own.Addrs) // go-redis appends to them, also into the caller's array
 			own.ContextTimeoutEnabled = true
 			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
 			own.MaintNotificationsConfig = cmp.Or(own.MaintNotificationsConfig, noNotices())
