@@ -186,7 +186,8 @@ func (s *SentinelSet) Protect(t testing.TB, password, ofSentinels string) {
 }
 
 // Promoted waits until the Sentinels have promoted one of the replicas, and returns the promoted
-// server.
+// server. From then on the Sentinels wait for a minute before the next failover: on a machine that is
+// short of processors, a second without an answer would be one, and take back what the test wrote.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
 	var promoted *Server
@@ -205,6 +206,14 @@ func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, sentinel := range s.Sentinels {
+		err := sentinel.runOnce(func(ctx context.Context, c *redis.Client) error {
+			return c.Do(ctx, "sentinel", "set", SentinelName, "down-after-milliseconds", 60_000).Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	return promoted
 }
