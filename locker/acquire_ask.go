@@ -52,10 +52,6 @@ func (a *acquisition) awaitAnswer(q *calls.Future) (*Lease, error) {
 		switch e, over := a.caller.await(&w); e {
 		case answerCame:
 			g, err := q.Answer()
-			if err == errNotQueued {
-				a.ticket.token.endCall(callNotSent)
-				return a.ask()
-			}
 			if err != nil {
 				return nil, a.handleError(err)
 			}

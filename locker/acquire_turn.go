@@ -1,7 +1,5 @@
 package locker
 
-import "time"
-
 // turn ends a caller's wait in a cohort. With the turn, the caller gets a hold or becomes the
 // leader.
 type turn struct {
@@ -11,7 +9,6 @@ type turn struct {
 	// streak is the number of this hand-off in the streak of hold, counted from 1. It is 0 when
 	// readers share hold, because then the turn is no hand-off.
 	streak    int
-	follow    *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket    *ticket // for a leader: the ticket of the previous leader, in the server's queue
 	sawHolder bool    // for a leader: the server has reported that the key is held
 	// err is set if WithMaxWaiters is exceeded. It is also set if the leader could not reach the
@@ -27,11 +24,8 @@ type turn struct {
 //	                      enters the cohort                               until serve
 //	its acquisition       its own goroutine     whoever holds the         the goroutine     its own
 //	                                            cohorts' mutex            that took it out  goroutine
-//	the ticket of a       –                     –                         the same          the waiter's
-//	follow, or of the
+//	the ticket of the     –                     –                         the same          the waiter's
 //	previous leader
-//	the answer of a       the goroutine of the release, until it delivers the answer; then the waiter's
-//	follow
 //	the hold              guarded by the mutexes of cohorts and keeper: see hold
 //
 // While the waiter is in the cohort or a successor, its own goroutine waits for the turn, or for
@@ -73,24 +67,6 @@ func (s successor) succeed(c *cohort, a *acquisition) {
 		t.ticket = a.handOver()
 	}
 	s.serve(t)
-}
-
-// follow makes the waiter the leader, whose first acquire goes out with a release that is sent at
-// the time now. If the subscription was lost after the call of canFollow, follow returns nil, and
-// the waiter asks by itself at once.
-func (s successor) follow(now time.Time) *follow {
-	if s.waiter == nil {
-		return nil
-	}
-	f := new(follow)
-	if f.ticket.prepare(&s.waiter.caller, true); !f.ticket.claim.Queue {
-		s.serve(turn{sawHolder: true})
-		return nil
-	}
-	f.ticket.token.ask()
-	f.ticket.firstSent, f.ticket.sentAt = now, now
-	s.serve(turn{follow: f, sawHolder: true})
-	return f
 }
 
 // joinCohort makes the caller the leader of the callers of this process that want the key on the
@@ -197,10 +173,6 @@ func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 	case t.ticket != nil: // the ticket of the previous leader waits in the queue
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
-	case t.follow != nil: // this leader's acquire went out with a release
-		a.ticket = &t.follow.ticket
-		a.waiting.calls++
-		return a.goOn(a.awaitAnswer(&t.follow.Future))
 	}
 	return a.start()
 }
@@ -221,11 +193,6 @@ func (a *acquisition) passTurn(t turn) {
 		a.leads = true
 		if t.ticket != nil {
 			a.ticket = t.ticket
-		}
-		if t.follow != nil {
-			a.ticket = &t.follow.ticket
-			a.waiting.calls++
-			a.ticket.token.endCall(callLost)
 		}
 	}
 }

@@ -21,13 +21,13 @@ const mostSpare = 64
 // cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe
 // and Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next
 // caller of the cohort, with the next fence of its block. After the streak, the hold goes back to
-// the server. In the same step, the next waiter becomes the leader and queues at the server.
+// the server, and the next waiter becomes the leader and queues at the server.
 //
 // The table shows the events of a cohort with waiters, and what follows:
 //
 //	release, streak not over  the next waiter gets the hold
-//	release, streak over      the next waiter leads; its acquire goes out with the release. If that
-//	                          is not possible, the first waiter leads when the release has ended
+//	release, streak over      the next waiter leads when the release has ended, or continues in the
+//	                          background
 //	the hold is lost          the next waiter leads, with a token of its own
 //	the leader gives up       the next waiter leads, with the leader's place in the server's queue
 //	or fails                  if that is certain; if the server cannot be reached, overdue waiters
@@ -276,8 +276,8 @@ func (cs *cohorts) setHold(h *hold) {
 
 // release is called when the user of h releases h. If h was handed over, or other callers still use
 // it, passed is true. If passed is false, h must go back to the server. If the cohort has waiters
-// but no leader, release returns the cohort as rest, and its caller must call leadBeforeRelease or
-// leadAfterRelease. Until that call, the waiters stay in the cohort, and can leave it.
+// but no leader, release returns the cohort as rest, and its caller must call leadAfterRelease. Until
+// that call, the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -301,20 +301,15 @@ func (c *cohort) blocker() (p Peer, signed string) {
 	return Peer{}, ""
 }
 
-// leadBeforeRelease makes the first waiter of c the leader before the release, so that the waiter's
-// acquire goes out with the release. It returns this waiter, or none when all waiters have left.
-func (cs *cohorts) leadBeforeRelease(c *cohort) successor {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	return cs.leadOrEnd(c)
-}
-
 // leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
 // in the background. If c is nil, leadAfterRelease does nothing.
 func (cs *cohorts) leadAfterRelease(c *cohort) {
-	if c != nil {
-		cs.leadBeforeRelease(c).serve(turn{sawHolder: true})
+	if c == nil {
+		return
 	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.leadOrEnd(c).serve(turn{sawHolder: true})
 }
 
 // dropHold is called when h has ended on the server. Then the cohort of h asks the server again.

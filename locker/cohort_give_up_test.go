@@ -136,9 +136,9 @@ func TestAnInheritedPlaceKeepsItsTTL(t *testing.T) {
 	})
 }
 
-// The next leader's acquire goes out with a release. The leader gives up before the late answer to
-// this release comes.
-func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
+// The first waiter gives up while it waits for the late answer to the release that ends a streak.
+// The waiter behind it leads then.
+func TestAWaiterThatGivesUpDuringTheReleaseHoldsUpNobody(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
 		lease := acquire(t, l, locker.Rule{Key: "a"})
@@ -148,7 +148,7 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 		store.DelayReplies(locker.OpRelease, time.Second)
 		go func() { _ = lease.Release(t.Context()) }()
 		synctest.Wait()
-		ws[1].cancel() // this caller, to which the server has granted the key by now, gives up
+		ws[1].cancel() // this caller would lead after the release
 		<-ws[1].ended
 		wantErr(t, ws[1].err, "a", context.Canceled)
 		store.DelayReplies(locker.OpRelease, 0)
@@ -158,9 +158,9 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	})
 }
 
-// The release that ends a streak, and carries the next leader's acquire, has no answer. So the next
-// leader asks by itself, and the key does not stay locked.
-func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
+// The release that ends a streak has no clear answer. The next caller leads all the same, and the
+// key does not stay locked.
+func TestTheNextLeaderAfterAnUnclearRelease(t *testing.T) {
 	for name, spoil := range map[string]func(m *lockertest.Memory){
 		"answer lost":   func(m *lockertest.Memory) { m.LoseReplies(locker.OpRelease, 1) },
 		"never arrived": func(m *lockertest.Memory) { m.Fail(locker.OpRelease, errors.New("reset")) },

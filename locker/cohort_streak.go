@@ -1,12 +1,6 @@
 package locker
 
-import (
-	"errors"
-	"time"
-
-	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/store"
-)
+import "time"
 
 // streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. Each
 // has a fence of its own, out of the block of fences of the hold. The streak ends after
@@ -48,39 +42,3 @@ func (cs *cohorts) mayContinue(h *hold) bool {
 // user returns the present user of h, or the last user if no caller uses h now. The caller holds
 // the cohorts' mutex.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
-
-// follow is an acquire that goes out with a release, in one step at the server. It is used at the
-// end of a streak, when the cohort of the hold must queue again behind all other waiters. The
-// follow is the question of the cohort's next leader. The caller that releases passes the answer on
-// to this leader.
-//
-// A follow is sent only once, because a second follow could queue a token that was granted
-// meanwhile. So if the release is unclear and repeated, the leader asks by itself with the same
-// token.
-type follow struct {
-	calls.Future
-	ticket ticket // the ticket of the leader; its claim goes out with the release
-}
-
-// errNotQueued is the error of a follow whose release was answered "not ours", because such a
-// release queues nothing.
-var errNotQueued = errors.New("nothing was queued")
-
-// canFollow reports whether an acquire of key may go out with a release. The Store must be able to
-// carry the acquire, the acquire must be able to wait in the server's queue, and the grant must
-// need no acknowledgement by replicas.
-func (e *Engine) canFollow(key string) bool {
-	return e.can.CarriesNext && e.cfg.queue && !e.can.NeedsConfirmation && (e.post.notifier == nil || e.post.inbox(key) != "")
-}
-
-// receive gets (g, err), the answer to the release, and takes the answer to the follow from it.
-func (f *follow) receive(g store.Grant, err error) {
-	switch {
-	case err != nil:
-		f.Deliver(store.Grant{}, err)
-	case g.Next != nil:
-		f.Deliver(*g.Next, nil)
-	default:
-		f.Deliver(store.Grant{}, errNotQueued)
-	}
-}

@@ -36,7 +36,6 @@ type departure struct {
 	hold   *hold
 	chore  calls.Chore
 	terms  terms   // callers of this process with these terms may take the hold over; zero: none may
-	next   *follow // the acquire that goes out with the release
 	rest   *cohort // the cohort whose next leader asks when the release is answered
 	report func(error, int)
 
@@ -102,20 +101,14 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 	if d.chore, _, scheduled = e.keeper.retire(h); !scheduled { // the hold was lost just now, so no caller may take it over
 		d.terms = terms{}
 	}
-	claim := d.chore.At(now)
 	step := calls.ReleaseLater
 	if h.contended {
 		step = calls.ReleaseSoon // other callers probably wait
 	}
 	if rest != nil {
-		step = calls.ReleaseSoon
-		if !e.canFollow(h.claim.Key) {
-			d.rest = rest
-		} else if d.next = e.cohorts.leadBeforeRelease(rest).follow(now); d.next != nil {
-			claim.Next = &d.next.ticket.claim
-		}
+		step, d.rest = calls.ReleaseSoon, rest
 	}
-	if release := e.steps.Begin(ctx, step, claim, d.handleAnswer); step == calls.ReleaseLater {
+	if release := e.steps.Begin(ctx, step, d.chore.At(now), d.handleAnswer); step == calls.ReleaseLater {
 		d.delayed = release
 	}
 	e.cohorts.registerDeparture(d)
@@ -154,9 +147,6 @@ func (cs *cohorts) termsAfter(h *hold) terms {
 
 // handleAnswer acts on (g, err), the answer to the release. handleAnswer must not block.
 func (d *departure) handleAnswer(g store.Grant, err error) {
-	if d.next != nil {
-		d.next.receive(g, err)
-	}
 	switch {
 	case err != nil:
 		d.engine.undo(d.chore)

@@ -92,8 +92,7 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 // It stores the number of calls in calls.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
-	now := time.Now()
-	e.times.recordHold(l.rule.Name, now.Sub(l.state.began))
+	e.times.recordHold(l.rule.Name, time.Since(l.state.began))
 	passed, rest := e.cohorts.release(h)
 	if passed {
 		e.keeper.removeUser(h, l)
@@ -109,17 +108,12 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	if complete {
 		r.chore.Claim.Complete, r.chore.Claim.OnceFor = true, l.rule.OnceFor
 	}
-	if rest != nil && e.canFollow(h.claim.Key) {
-		r.next = e.cohorts.leadBeforeRelease(rest).follow(now)
-		rest = nil
-	}
 	v, err := stopped, error(nil)
 	defer func() { // deferred, because a hook of the client may panic
 		if v == stopped {
 			// The caller waits no longer for an answer, so the Store's Chores repeat the release.
 			e.undo(r.chore)
 		}
-		r.resolveNext(store.Grant{}, errNoAnswer)
 		e.cohorts.leadAfterRelease(rest) // a new leader may ask now
 		*calls = r.calls
 	}()
@@ -139,7 +133,6 @@ type releasing struct {
 	engine   *Engine
 	chore    calls.Chore
 	deadline instant
-	next     *follow // the acquire that goes out with the first attempt only: see follow
 
 	sentAt  time.Time // when the last attempt was sent
 	earlier bool      // an earlier attempt had no clear answer, and was sent before the lease ended
@@ -147,15 +140,10 @@ type releasing struct {
 
 func (r *releasing) begin() (*calls.Future, bool) {
 	r.sentAt = time.Now()
-	claim := r.chore.At(r.sentAt)
-	if r.next != nil {
-		claim.Next = &r.next.ticket.claim
-	}
-	return r.engine.steps.Begin(r.ctx, calls.Release, claim, nil), true
+	return r.engine.steps.Begin(r.ctx, calls.Release, r.chore.At(r.sentAt), nil), true
 }
 
 func (r *releasing) applyAnswer(g store.Grant) error {
-	r.resolveNext(g, nil)
 	switch {
 	case g.State == store.Released:
 		return nil
@@ -167,19 +155,9 @@ func (r *releasing) applyAnswer(g store.Grant) error {
 	return errTaken
 }
 
-func (r *releasing) noteFailure(err error, unclear bool) {
-	r.resolveNext(store.Grant{}, err)
+func (r *releasing) noteFailure(_ error, unclear bool) {
 	if unclear {
 		r.earlier = r.earlier || instantOf(r.sentAt) < r.deadline
-	}
-}
-
-// resolveNext passes the answer (g, err) of the first attempt to the acquire that went out with
-// this attempt.
-func (r *releasing) resolveNext(g store.Grant, err error) {
-	if r.next != nil {
-		r.next.receive(g, err)
-		r.next = nil
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 // Nodes can disagree about the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
-	can.Queue, can.Notify, can.Next, can.Readers = false, false, false, false
+	can.Queue, can.Notify, can.Readers = false, false, false
 	return can
 }()
 

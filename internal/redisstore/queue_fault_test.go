@@ -52,11 +52,8 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 
 	l.key = kept
-	second, next := l.newWaiter(listener.name), l.claim(listener.name)
-	holder.Next = &next
-	if g := l.release(holder, store.Released).Next; g == nil || g.State != store.Busy || g.Place != 2 {
-		t.Fatalf("%+v", g)
-	}
+	second, third := l.newWaiter(listener.name), l.newWaiter(listener.name)
+	l.release(holder, store.Released)
 	e := listener.wantGranted(first)
 	text := l.server.Get(t.Context(), l.key).Val()
 	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message must not announce a lease that the server refused
@@ -73,7 +70,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.wantHolder(second)
 	second.KeepFor = time.Minute
 	l.release(second, store.Released)
-	if got := listener.nextMessage(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
+	if got := listener.nextMessage(); !strings.HasPrefix(got, "head 60000 "+third.Owner) {
 		t.Fatalf("told %q", got)
 	}
 
@@ -119,9 +116,6 @@ func TestAReplicaServesNobody(t *testing.T) {
 	}
 
 	first.ByHandoff = true
-	next := l.claim(listener.name)
-	releasing := first
-	releasing.Next = &next
 	calls := map[string]func() error{
 		"the holder asks again": func() error { _, err := l.store.Acquire(t.Context(), first); return err },
 		"a waiter asks again":   func() error { _, err := l.store.Acquire(t.Context(), second); return err },
@@ -133,7 +127,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 			_, err := l.store.Renew(t.Context(), []store.Claim{c})
 			return err
 		},
-		"a release":           func() error { _, err := l.store.Release(t.Context(), releasing); return err },
+		"a release":           func() error { _, err := l.store.Release(t.Context(), first); return err },
 		"a waiter gives up":   func() error { _, err := l.store.Release(t.Context(), second); return err },
 		"a stranger releases": func() error { _, err := l.store.Release(t.Context(), freed); return err },
 		"a newcomer asks": func() error {
@@ -158,11 +152,11 @@ func TestAReplicaServesNobody(t *testing.T) {
 // Data of another type at a companion key is refused before anything is done, and stays.
 func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	t.Parallel()
-	type keys struct{ l, q, c, x, d, next string }
+	type keys struct{ l, q, c, x, d string }
 	acquire := func(c store.Claim) func(l *line) (store.Grant, error) {
 		return func(l *line) (store.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
 	}
-	me, next := rand.Text(), rand.Text()
+	me := rand.Text()
 	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handedTTL, OnceFor: time.Minute}
 	releases := func(change func(c *store.Claim)) func(l *line) (store.Grant, error) {
 		return func(l *line) (store.Grant, error) {
@@ -199,15 +193,9 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		"release, counter":                {spoil: func(k keys) string { return k.c }, mine: true, queue: true, call: releases(plain)},
 		"release, tombstone":              {spoil: func(k keys) string { return k.x }, mine: true, call: releases(func(c *store.Claim) { c.TombstoneTTL = time.Minute })},
 		"release, mark":                   {spoil: func(k keys) string { return k.d }, mine: true, call: releases(func(c *store.Claim) { c.Complete = true })},
-		"release, tombstone of next": {spoil: func(k keys) string { return k.next }, mine: true, call: releases(func(c *store.Claim) {
-			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
-		})},
-		"release, counter for next": {spoil: func(k keys) string { return k.c }, mine: true, call: releases(func(c *store.Claim) {
-			c.Next = &store.Claim{Key: c.Key, Owner: next, TTL: time.Minute}
-		})},
-		"release, queue, not ours": {spoil: func(k keys) string { return k.q }, call: releases(plain)},
-		"break, queue":             {spoil: func(k keys) string { return k.q }, call: breaks},
-		"break, counter":           {spoil: func(k keys) string { return k.c }, queue: true, call: breaks},
+		"release, queue, not ours":        {spoil: func(k keys) string { return k.q }, call: releases(plain)},
+		"break, queue":                    {spoil: func(k keys) string { return k.q }, call: breaks},
+		"break, counter":                  {spoil: func(k keys) string { return k.c }, queue: true, call: breaks},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +203,6 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 			l.key = "spoiled:" + rand.Text()
 			k := keys{
 				l.key, redisstore.QueueKey(l.key), redisstore.CounterKey(l.key), redisstore.TombstoneKey(l.key, me), redisstore.DoneKey(l.key),
-				redisstore.TombstoneKey(l.key, next),
 			}
 			at := c.spoil(k)
 			if at == k.c { // all keys of a slot share the counter, so this case has a server of its own

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -9,9 +8,7 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// Release frees a lease, ends a reader's part, or gives back the units of a permit. If the claim
-// keeps the key for some time, the script ignores Next, because no token gets the key before this
-// time is over.
+// Release frees a lease, ends a reader's part, or gives back the units of a permit.
 func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.releaseQuestion(c).ask(ctx, s.links)
 }
@@ -23,7 +20,7 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 		c = withLimit(c)
 	}
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
-	entry, next, nextTombstone, nextTTL := "", "", "", int64(0)
+	entry, done := "", ""
 	mark := time.Duration(0) // how long the done mark lasts
 	if c.Complete {
 		mark = c.OnceFor
@@ -31,11 +28,7 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 	if c.Queue {
 		entry = QueueEntry(c)
 	}
-	if c.Next != nil {
-		next, nextTombstone, nextTTL = QueueEntry(*c.Next), TombstoneKey(c.Key, c.Next.Owner), Millis(c.Next.TTL)
-	}
-	done := ""
-	if mark > 0 || next != "" {
+	if mark > 0 {
 		done = DoneKey(c.Key)
 	}
 	switch s.kind {
@@ -47,8 +40,8 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 		}
 		q := s.newQuestion(rwReleaseScript, c.Key, readRelease)
 		q.Words = rwReleaseScript.Words(
-			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key), cmp.Or(nextTombstone, tombstone), phase},
-			c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark), entry, next, nextTTL, ReaderEntry(c), traceSuffix(c))
+			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key), phase},
+			c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark), entry, ReaderEntry(c), traceSuffix(c))
 		return q
 	case withPermits:
 		q := s.movable(semReleaseScript, c)
@@ -59,9 +52,9 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 	}
 	q := s.movable(releaseScript, c)
 	q.Words = releaseScript.shortWords(&q.room,
-		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done, nextTombstone},
-		c.Owner, entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark), next, nextTTL)
-	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && mark <= 0 && next == "" {
+		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
+		c.Owner, entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark))
+	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && mark <= 0 {
 		q.Together = releasesTogether
 	}
 	return q
@@ -77,21 +70,11 @@ func traceSuffix(c store.Claim) string {
 }
 
 // readRelease returns the grant that text, the answer to a release, contains.
-func readRelease(_ *question, text string) (g store.Grant, err error) {
-	r, ok := Reply{text}, true
-	switch state := r.Word(); {
-	case state != "released":
-		g, ok = grantOf(text)
-	case r.Rest == "":
-		g.State = store.Released
-	default:
-		g.State, g.At = store.Released, r.Time()
-		if r.Rest != "" {
-			var next store.Grant
-			next, ok = grantOf(r.Rest)
-			g.Next = &next
-		}
+func readRelease(_ *question, text string) (store.Grant, error) {
+	if text == "released" {
+		return store.Grant{State: store.Released}, nil
 	}
+	g, ok := grantOf(text)
 	if !ok {
 		return store.Grant{}, Unreadable("release")
 	}

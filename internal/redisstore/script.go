@@ -174,10 +174,10 @@ var (
 	rwAcquireScript   = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
 	semAcquireScript  = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
 
-	releaseScript     = NewScript(luaFiles, "release", "grant", "hand", "queue", "once").withClass(link.Release)
+	releaseScript     = NewScript(luaFiles, "release", "grant", "hand", "once").withClass(link.Release)
 	releaseEachScript = NewScript(luaFiles, "release_each")
 	releasesTogether  = &link.Together{Script: releaseEachScript.Script, Keys: 2, Args: []int{0}}
-	rwReleaseScript   = NewScript(luaFiles, "rw_release", "grant", "hand", "queue", "once", "readers").withClass(link.Release)
+	rwReleaseScript   = NewScript(luaFiles, "rw_release", "grant", "hand", "once", "readers").withClass(link.Release)
 	semReleaseScript  = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
 	freeScript        = NewScript(luaFiles, "free").withClass(link.Release)
 	undoneScript      = NewScript(luaFiles, "undone").withClass(link.Release)

@@ -105,7 +105,7 @@ func Attach(c Client, links *link.Links) *Store {
 // Capabilities returns what a Store of this kind can do besides its steps.
 func (s *Store) Capabilities() store.Capabilities {
 	can := store.Capabilities{
-		CarriesNext: s.kind != withPermits, Permits: s.kind == withPermits,
+		Permits: s.kind == withPermits,
 		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
 		// because no replica has acknowledged this grant.
 		NeedsConfirmation: s.acks.required(),

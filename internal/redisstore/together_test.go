@@ -54,7 +54,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	server := redistest.Start(t)
 	c := server.Client(t)
 	acquire := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
-	release := strings.Replace(scriptText(t, "release"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue", "once"), 1)
+	release := strings.Replace(scriptText(t, "release"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "once"), 1)
 	acquireEach, releaseEach := scriptText(t, "acquire_each"), scriptText(t, "release_each")
 	done, left := map[string]int{}, map[string]int{}
 	for round := range 150 {

@@ -23,12 +23,8 @@ type Capabilities struct {
 	// other claims. If the keys cannot be taken in one step, AcquireAll returns a [*Refusal].
 	AcquireAll func(ctx context.Context, cs []Claim) ([]Grant, error)
 
-	// CarriesNext: releases carry [Claim.Next]. In one step, Release frees the key and makes the
-	// Acquire of Next. Without CarriesNext, the Engine sends no Next.
-	CarriesNext bool
-
 	// NeedsConfirmation: a grant by message counts only after an Acquire has returned the grant
-	// too. With such a Store, the Engine sends no acquire along with a release.
+	// too.
 	NeedsConfirmation bool
 
 	// Downgrade makes a writer the first reader of a phase with its own fence c.Fence, and lets in

@@ -41,7 +41,6 @@ type Claim struct {
 	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
 	Complete     bool          // Release: set the done mark
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
-	Next         *Claim        // Release, with Capabilities.CarriesNext: an Acquire of the same key in the same step, behind all waiters
 }
 
 // Format prints the claim without its Owner, which is a secret.

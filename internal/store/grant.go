@@ -22,7 +22,6 @@ type Grant struct {
 	Writer    bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
 	Reason    string // Revoked: the reason given to Revoke
 	Err       error  // Renew: why this claim has no answer; the Engine renews the claim again later
-	Next      *Grant // Released with Claim.Next: the answer to Next: Granted, Busy or Done; Undone when Next was refused
 }
 
 // Holder is what a Store knows about the holder of a key.

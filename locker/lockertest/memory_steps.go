@@ -27,7 +27,7 @@ type steps interface {
 // Capabilities returns what the Store can do besides its steps.
 func (p endpoint) Capabilities() store.Capabilities {
 	return store.Capabilities{
-		Notifier: p, AcquireAll: p.AcquireAll, CarriesNext: true, Downgrade: p.Downgrade, Permits: true,
+		Notifier: p, AcquireAll: p.AcquireAll, Downgrade: p.Downgrade, Permits: true,
 		Inspect: p.Inspect, Keys: p.Keys, Queue: p.Queue, Revoke: p.Revoke, RaiseFence: p.RaiseFence,
 	}
 }
@@ -259,15 +259,8 @@ func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	} else {
 		delete(m.leases, c.Key)
 	}
-	g := store.Grant{State: store.Released, At: m.clock()}
-	if c.Next != nil {
-		next := *c.Next
-		next.Key = c.Key
-		answer := m.acquire(next, locker.Shared)
-		g.Next = &answer
-	}
 	m.serveQueue(c.Key, locker.Shared)
-	return g
+	return store.Grant{State: store.Released, At: m.clock()}
 }
 
 func (m *Memory) inspect(key string) locker.Info {

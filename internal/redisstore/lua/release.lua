@@ -1,19 +1,13 @@
 -- release.lua: release a lease, keep it without an owner, leave the queue, or make sure that a
 -- late acquire takes nothing. Then hand the key to the next waiter.
 --
--- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone
---   of the next token]
+-- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D]
 -- ARGV: token · [the token's entry in Q, "" when there is none · for how long to keep L, in ms, 0:
 --   none · for how long to set the tombstone, in ms, 0: none · for how long to set the done mark,
---   in ms, 0: none · the entry in Q of the next token, which acquires in the same step, "" when
---   there is none · that token's ttl in ms]
--- returns: "released", or "released" server-µs and then the answer to the next token, as
---   acquire.lua returns it: "granted" …, "busy" …, "undone" … or "done" … · "not-ours" server-µs ·
---   "revoked" server-µs reason · "done" server-µs when the token does not hold L, but a done mark
---   was asked for and exists; as one string
+--   in ms, 0: none]
+-- returns: "released" · "not-ours" server-µs · "revoked" server-µs reason · "done" server-µs when
+--   the token does not hold L, but a done mark was asked for and exists; as one string
 -- idempotent: a second execution finds L without the token and changes only the tombstone's expiry.
---   Only the first execution acquires for the next token. If the answer is lost, the Engine runs
---   acquire.lua for the next token, and finds the token in L or in Q.
 -- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
 --   nothing. A full server accepts these writes, and all that follow. A replica refuses them with
 --   READONLY, and so never answers a false "not ours".
@@ -92,7 +86,7 @@ local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
-local entry, next_entry = ARGV[2] or '', ARGV[6] or ''
+local entry = ARGV[2] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 if not ours then
   local tombstone = redis.call('GETEX', KEYS[4])
@@ -127,7 +121,7 @@ end
 -- If a key has data of another type, the script must fail before its first write, because an error
 -- reply counts as proof that the release had no effect.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
-if first[1] or next_entry ~= '' then
+if first[1] then
   counter = redis.call('GET', KEYS[3])
 end
 if undo > 0 then
@@ -136,7 +130,6 @@ end
 if done > 0 then
   redis.call('GET', KEYS[5])
 end
-local undone = next_entry ~= '' and redis.call('GET', KEYS[6])
 
 if keep > 0 then
   redis.call('PEXPIRE', KEYS[1], keep)
@@ -162,32 +155,7 @@ end
 if keep > 0 then
   redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
   tell(now, nil, -math.huge, keep)
-  return 'released' .. at
+elseif first[1] then
+  hand(now, stamp, counter, nil, done == 0 and first, releaser(lease))
 end
-
-local left
-local by = first[1] and releaser(lease)
-lease = nil
-if first[1] then
-  lease, left = hand(now, stamp, counter, nil, done == 0 and first, by)
-end
-if next_entry == '' then
-  return 'released' .. at
-end
-local token, inbox, block, once, metadata = string.match(next_entry, '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
-if undone then
-  return 'released' .. at .. 'undone' .. at
-elseif once == '1' and redis.call('GET', KEYS[5]) then
-  return 'released' .. at .. 'done' .. at
-elseif not lease then
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
-end
-if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- This release is late. The next token has already asked with acquire.lua, so the token was in Q,
-  -- and hand has just granted it the key.
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
-  redis.call('PEXPIRE', KEYS[1], ARGV[7])
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
-end
-local place, listening = queue(now, next_entry, inbox)
-return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease
+return 'released'

@@ -3,15 +3,13 @@
 -- nothing. Then hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
---   tombstone of the next token · tombstone of the phase, or again X
+--   tombstone of the phase, or again X
 -- ARGV: token · for how long to keep L, in ms, 0: none · for how long to set the tombstone, in ms,
 --   0: none · for how long to set the done mark, in ms, 0: none · the token's entry in Q, "" when
---   there is none · the entry in Q of the next token, a writer that acquires in the same step, ""
---   when there is none · that token's ttl in ms · the token's entry in R · "|" and the traceparent
---   of the token's lease, or ""
+--   there is none · the token's entry in R · "|" and the traceparent of the token's lease, or ""
 -- returns: as release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes only the
---   tombstone's expiry. Only the first execution acquires for the next token.
+--   tombstone's expiry.
 -- first write: DEL or PEXPIRE when the token holds L, ZREM when the token is a reader, otherwise
 --   GETEX of X, which changes nothing. A full server accepts these writes, and all that follow. A
 --   replica refuses them with READONLY, and so never answers a false "not ours".
@@ -20,7 +18,7 @@ local found = redis.call('MGET', KEYS[1], KEYS[3])
 local lease, counter = found[1], found[2]
 local ours = lease and string.sub(lease, 1, #owner) == owner
 local first = ours and redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
-if ours and not first[1] and ARGV[6] == '' and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
+if ours and not first[1] and ARGV[2] == '0' and ARGV[3] == '0' and ARGV[4] == '0' then
   redis.call('DEL', KEYS[1])
   return 'released'
 end
@@ -31,7 +29,7 @@ local stamp = string.format('%.0f', now)
 local at = ' ' .. stamp .. ' '
 local keep, undo, done = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local phase = lease and string.sub(lease, 1, 7) == 'shared:'
-local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
+local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[6])
 local reads = ends and tonumber(ends) > now / 1000
 if not ours and not reads then
   local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
@@ -40,7 +38,7 @@ if not ours and not reads then
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[5], 'undone', 'PX', undo)
   end
-  revoked = revoked or string.match(redis.call('GET', KEYS[8]) or '', '^revoked:(.*)$')
+  revoked = revoked or string.match(redis.call('GET', KEYS[7]) or '', '^revoked:(.*)$')
   local left, head = 0, nil
   if ARGV[5] ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -73,7 +71,7 @@ end
 -- reply counts as proof that the release had no effect.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
-if not counter and (waiting or ARGV[6] ~= '') then
+if waiting and not counter then
   redis.call('GET', KEYS[3])
 end
 if undo > 0 then
@@ -82,15 +80,14 @@ end
 if done > 0 then
   redis.call('GET', KEYS[6])
 end
-local undone = ARGV[6] ~= '' and redis.call('GET', KEYS[7])
 
 if reads then
-  redis.call('ZREM', KEYS[4], ARGV[8])
+  redis.call('ZREM', KEYS[4], ARGV[6])
   if ARGV[5] ~= '' then
     redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if keep > 0 then
-    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[8])
+    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[6])
     redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now / 1000))
@@ -121,43 +118,13 @@ if reads then
   else
     redis.call('DEL', KEYS[1])
     if waiting then
-      serve(now, stamp, counter, nil, nil, ARGV[9])
+      serve(now, stamp, counter, nil, nil, ARGV[7])
     end
   end
-  return 'released' .. at
-end
-if keep > 0 then
+elseif keep > 0 then
   redis.call('SET', KEYS[1], 'kept:' .. string.match(lease, '^[^:]*:(%d+)'), 'PX', keep)
   tell(now, nil, -math.huge, keep)
-  return 'released' .. at
+elseif waiting then
+  serve(now, stamp, counter, nil, 'readers', ARGV[7])
 end
-
-local left
-lease = nil
-if waiting then
-  lease, left = serve(now, stamp, counter, nil, 'readers', ARGV[9])
-end
-if ARGV[6] == '' then
-  return 'released' .. at
-end
-local token, inbox, block, once, metadata = string.match(ARGV[6], '^([^|]*)|([^|]*)|[^|]*|[^|]*|([^|]*)|([^|]*)|(.*)$')
-if undone then
-  return 'released' .. at .. 'undone' .. at
-elseif once == '1' and redis.call('GET', KEYS[6]) then
-  return 'released' .. at .. 'done' .. at
-elseif not lease then
-  redis.call('DEL', KEYS[4])
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
-end
-if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- This release is late. The next token has already asked with rw_acquire.lua, so the token was in
-  -- Q, and serve has just granted it the key.
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
-  redis.call('PEXPIRE', KEYS[1], ARGV[7])
-  return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
-end
-local place, listening = queue(now, ARGV[6], inbox)
-if place == 1 and string.sub(lease, 1, 7) == 'shared:' then
-  announce() -- notify the readers that have just entered that a writer waits
-end
-return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease
+return 'released'

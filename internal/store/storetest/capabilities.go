@@ -17,13 +17,12 @@ type Capabilities struct {
 	Queue     bool // keeps a queue on the server
 	Readers   bool // has readers, and Downgrade
 	Notify    bool // has a Notifier: it notifies the waiters in the queue when they are granted the key
-	Next      bool // says CarriesNext: a release can carry a claim
 	Permits   bool // says Permits: claims with a Limit share a key
 }
 
 // All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Tombstone: true, OnceFor: true, KeepFor: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Next: true,
+	Fence: true, Tombstone: true, OnceFor: true, KeepFor: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true,
 }
 
 // Each function below stands for a need of some laws, and reports whether a Harness meets this
@@ -40,7 +39,6 @@ func foreign(h Harness) bool            { return h.Occupy != nil }
 func losesReplies(h Harness) bool       { return h.LoseReply != nil }
 func queues(h Harness) bool             { return h.Can.Queue }
 func notifies(h Harness) bool           { return h.Can.Queue && h.Can.Notify }
-func follows(h Harness) bool            { return h.Can.Queue && h.Can.Next }
 func permits(h Harness) bool            { return h.Can.Queue && h.Can.Permits }
 func readers(h Harness) bool            { return h.Can.Readers }
 func hasProcesses(h Harness) bool       { return h.Another != nil }

@@ -196,18 +196,14 @@ var queueLaws = []law{
 			b.Fatalf("%d in the queue, want 4", n)
 		}
 		holder.OnceFor, holder.Complete = ttl, true
-		next := b.waiter("")
-		holder.Next = &next
 		b.free(holder) // the owner "confirmed" gets the key: "done" needs no key, "gone" has no subscriber
 		b.checkState(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
 		b.checkHolds(confirmed, "renewal by an owner that waited")
 		b.free(confirmed)
 		b.free(silent)
-		b.acquireSoon(next, "acquire by an owner that was handed the key")
 		if n := b.Queued(b.TB, b.key); n != 0 {
 			b.Fatalf("%d entries in the queue without waiters", n)
 		}
-		b.free(next)
 		b.newHolder()
 		if n := b.Queued(b.TB, b.key); n != 0 {
 			b.Fatalf("%d in the queue afterwards", n)

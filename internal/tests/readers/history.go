@@ -233,8 +233,5 @@ func (a answer) String() string {
 		s += fmt.Sprintf(" with fence %d, a writer waits: %v", a.Fence, a.Writer)
 	default:
 	}
-	if a.Next != nil {
-		s += ", next: " + a.Next.String()
-	}
 	return s
 }

@@ -54,13 +54,8 @@ func (h *history) compare(want, got answer) {
 	if h.model == nil {
 		return
 	}
-	next := want.Next
-	if want.Next != nil && got.Next != nil {
-		h.compare(*want.Next, *got.Next)
-	}
 	if want.State != got.State || want.Writer != got.Writer || want.Place != got.Place || want.Left != got.Left ||
-		(want.Next == nil) != (got.Next == nil) || !h.sameFence(want.Fence, got.Fence) || !h.sameFence(want.Holder, got.Holder) {
-		want.Next = next
+		!h.sameFence(want.Fence, got.Fence) || !h.sameFence(want.Holder, got.Holder) {
 		h.differ("the answer is %v, and should be %v", got, want)
 	}
 }

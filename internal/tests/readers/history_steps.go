@@ -1,8 +1,6 @@
 package readers
 
 import (
-	"fmt"
-
 	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -65,13 +63,6 @@ func (h *history) release(o *owner) {
 	if h.choose(6, "keep") == 1 {
 		g.keep = 1 + h.choose(2, "for")
 	}
-	var next *owner
-	if l := h.watch.holds[o.owner]; l != nil && !l.shared && o.mode == locker.Exclusive && g.keep == 0 && h.choose(3, "next") == 1 {
-		c := o.claim
-		c.owner, c.queue = fmt.Sprintf("t%d", len(h.owners)+1), true
-		next = h.add(c)
-		g.next = &next.claim
-	}
 	var want answer
 	if h.model != nil {
 		want = h.model.release(o.claimOn(theModel), g)
@@ -79,21 +70,13 @@ func (h *history) release(o *owner) {
 	held, waited := h.watch.beforeRelease(o.claim, g)
 	h.watch.recordCall(o.claim)
 	got := h.subject.release(o.claimOn(theSubject), g)
-	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.setsDone, next != nil, got)
+	h.log("p%d %s releases, undo: %v, keep: %d, done: %v: %v", o.process, o.owner, g.undo, g.keep, g.setsDone, got)
 	h.compare(want, got)
 	if got.State == store.Released && g.setsDone {
 		h.watch.recordComplete()
 	}
-	told := h.compareMessages()
+	h.compareMessages()
 	h.watch.checkRelease(o.claimOn(theSubject), g, held, got)
-	if got.Next != nil {
-		h.watch.checkAcquire(next.claim, *got.Next)
-		h.watch.checkAnnounced(next.claim, *got.Next, told)
-		if want.Next == nil {
-			want.Next = &answer{}
-		}
-		h.recordGrant(next, *want.Next, *got.Next)
-	}
 	by := handed
 	if waited && !o.plain || got.State == store.Released && g.setsDone {
 		by = opened

@@ -100,7 +100,6 @@ type answer struct {
 	Place  int // the place in the queue, for the state Busy
 	Left   int
 	Holder int // the fence of the holder
-	Next   *answer
 }
 
 // message is a message that a step sends to a process.

@@ -6,8 +6,7 @@ import "github.com/latchkit/latchkit/internal/store"
 type releaseArgs struct {
 	undo     bool
 	keep     int
-	setsDone bool   // the release sets the mark that the work is done
-	next     *claim // the claim of a writer that acquires in the same call
+	setsDone bool // the release sets the mark that the work is done
 }
 
 func (m *model) release(c claim, g releaseArgs) answer {
@@ -26,7 +25,6 @@ func (m *model) release(c claim, g releaseArgs) answer {
 		m.doneUntil = m.now + doneLife
 		m.dismiss()
 	}
-	a := answer{State: store.Released}
 	switch {
 	case reads:
 		m.leavePhase(c, g)
@@ -39,32 +37,8 @@ func (m *model) release(c claim, g releaseArgs) answer {
 		} else {
 			m.serve(claim{}, !m.omits(ReadersAfterWriter))
 		}
-		if g.next != nil {
-			n := m.acquireNext(*g.next)
-			a.Next = &n
-		}
 	}
-	return a
-}
-
-// acquireNext runs the acquire c of a writer. The call of a release carries this acquire.
-func (m *model) acquireNext(c claim) answer {
-	if _, undone := m.note(c.owner); undone {
-		return answer{State: store.Undone}
-	}
-	if c.once && m.doneUntil > m.now {
-		return answer{State: store.Done}
-	}
-	switch {
-	case m.lease == nil:
-		m.grantTo(c, c.ttl)
-		return m.grantReply()
-	case m.holds(c.owner): // the next writer was in the queue already, and the release has just given it the key
-		m.confirm()
-		m.lengthen(c.ttl)
-		return m.grantReply()
-	}
-	return m.busyReply(c)
+	return answer{State: store.Released}
 }
 
 // giveUp runs the release of an owner that holds nothing: it removes the owner from the queue.

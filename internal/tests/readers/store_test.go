@@ -264,10 +264,6 @@ func (s *stores) answer(g store.Grant, err error) answer {
 	if g.State == store.Busy {
 		a.Left = ceil(g.Holder.Left)
 	}
-	if g.Next != nil {
-		next := s.answer(*g.Next, nil)
-		a.Next = &next
-	}
 	return a
 }
 
@@ -294,10 +290,6 @@ func (s *stores) release(c claim, g releaseArgs) answer {
 	l.KeepFor, l.Complete = units(g.keep), g.setsDone
 	if g.undo {
 		l.TombstoneTTL = units(noteLife)
-	}
-	if g.next != nil {
-		n := s.claim(*g.next)
-		l.Next = &n
 	}
 	return s.answer(s.caller(c).Release(background, l))
 }

@@ -50,7 +50,6 @@ type hold struct {
 	onLoss   func() // notifies the worker that its lease is lost
 
 	// These fields are for the release of the lease.
-	next          *hold
 	unclearBefore bool // a release was sent before the deadline, and its result is unclear
 	unclearAfter  bool // a release was sent after the deadline, and its result is unclear
 	wasLost       bool // the lease was lost before its release
@@ -167,8 +166,7 @@ func (h *hold) askAgain() {
 	}
 }
 
-// onReply handles r, the reply to an acquire of h. The acquire was sent at sentAt; it was a call
-// of its own, or a part of a release.
+// onReply handles r, the reply to an acquire of h. The acquire was sent at sentAt.
 func (h *hold) onReply(r reply, sentAt time.Duration, epoch int, queue bool) {
 	switch {
 	case r.state == granted && h.state == held: // the message of the grant arrived before this reply
@@ -315,7 +313,7 @@ func (h *hold) beginLease(fence uint64, block int, deadline, share, renewIn time
 	h.startedAt = h.p.now()
 	if h.startedAt >= deadline { // the lease has ended before the process can use it
 		r := h.room
-		h.release(nil)
+		h.release()
 		r.onLoss()
 		return
 	}
@@ -379,7 +377,7 @@ func (h *hold) lose() {
 	if w.omitted == LossEndsStreak && len(r.waiters) > 0 {
 		return // without the rule, the worker does not notice the loss, and may hand the lease on
 	}
-	h.release(nil)
+	h.release()
 	r.onLoss()
 	ended()
 }

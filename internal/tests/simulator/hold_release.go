@@ -3,11 +3,10 @@ package simulator
 import "time"
 
 // giveUp ends the wait of the token h.
-func (h *hold) giveUp() { h.release(nil) }
+func (h *hold) giveUp() { h.release() }
 
-// release gives up the lease of h, or its place in the queue. If the parameter next is not nil,
-// the same call also acquires for this next token.
-func (h *hold) release(next *hold) {
+// release gives up the lease of h, or its place in the queue.
+func (h *hold) release() {
 	if h.state == finished || h.state == releasing {
 		return
 	}
@@ -17,42 +16,21 @@ func (h *hold) release(next *hold) {
 		h.enter(finished)
 		return
 	}
-	h.next = next
-	if next != nil {
-		next.first, next.queued, next.holderNamed, next.asking = h.p.now(), true, true, true
-	}
 	h.retryUntil = h.p.now() + time.Minute + h.ttl
 	h.sendRelease()
 }
 
-// sendRelease makes one attempt at the release. Only the first attempt carries the next token.
-// If the result of the first attempt is unclear, the next token sends an acquire of its own.
+// sendRelease makes one attempt at the release.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
-	next := h.next
-	h.next = nil
 	undo := h.undoFor()
-	var c *claim
-	if next != nil {
-		next.open++
-		asked := next.newClaim(true)
-		c = &asked
-		w.note(h.key, p, "releases, and queues", h.token, int64(c.token))
-	} else {
-		w.note(h.key, p, "releases, undoing if not 0", h.token, int64(undo))
-	}
-	sent, epoch, extraDelay := p.now(), p.epoch, time.Duration(0)
-	if next != nil && w.chance(w.LateFollow) {
-		extraDelay = w.Patience + w.backoff()
-	}
-	w.callLate(p, extraDelay, func() reply {
-		r := w.server.release(h.key, h.token, undo, c)
+	w.note(h.key, p, "releases, undoing if not 0", h.token, int64(undo))
+	sent := p.now()
+	w.call(p, func() reply {
+		r := w.server.release(h.key, h.token, undo)
 		w.note(h.key, nil, stateNames[r.state], h.token, 0)
 		return r
 	}, func(r reply, o outcome) {
-		if next != nil {
-			next.onReleaseReply(r, o, sent, epoch)
-		}
 		if o != answered {
 			h.unclearBefore = h.unclearBefore || o == unclear && sent < h.deadline
 			h.unclearAfter = h.unclearAfter || o == unclear && sent >= h.deadline
@@ -63,28 +41,6 @@ func (h *hold) sendRelease() {
 		}
 		h.onReleased(r, o)
 	})
-}
-
-// onReleaseReply handles the reply to a release that carried an acquire for the token h.
-func (h *hold) onReleaseReply(r reply, o outcome, sentAt time.Duration, epoch int) {
-	h.asking = false
-	if o != unclear {
-		h.open--
-	}
-	if h.w.omitted == CountFromSend {
-		sentAt = h.p.now()
-	}
-	switch {
-	case h.state != seeking: // a message has granted h the lease, or h has given up its wait
-		return
-	case o == answered && r.state == released:
-		h.onReply(*r.next, sentAt, epoch, true)
-	case o == answered:
-		h.askPending = true
-	default:
-		h.onNoReply(r)
-	}
-	h.askAgain()
 }
 
 // undoFor returns how long the server must keep a tombstone for h, or 0 if every acquire of h
@@ -102,6 +58,7 @@ func (h *hold) onReleased(r reply, o outcome) {
 	if h.state == releasing {
 		h.enter(finished)
 	}
+	h.room.onReleased(h)
 	if o == answered && r.state == notOurs && h.deadline > 0 && !h.unclearBefore && !h.unclearAfter && !h.wasLost {
 		h.w.checkLossReply(h)
 	}
@@ -112,7 +69,7 @@ func (h *hold) onReleased(r reply, o outcome) {
 func (h *hold) answerWithRelease() {
 	w, undo := h.w, h.undoFor()
 	w.note(h.key, h.p, "answers with a release of", h.token, 0)
-	w.call(h.p, func() reply { return w.server.release(h.key, h.token, undo, nil) }, func(_ reply, o outcome) {
+	w.call(h.p, func() reply { return w.server.release(h.key, h.token, undo) }, func(_ reply, o outcome) {
 		if o == unclear || o == refused {
 			h.p.schedule(w.backoff(), func() {
 				if h.state == finished {

@@ -22,8 +22,6 @@ type model struct {
 // deviations has the permitted differences between a server and the model.
 type deviations struct {
 	pardon bool // the first waiter gets the free key when it asks, even if it did not confirm an earlier hand-off
-	novice bool // the next token of a release is always new: it was never in the queue
-	quiet  bool // the next token of a release gets its grant only by the answer, never by message
 }
 
 // queuePlace is a waiter in the queue. The field handed is true if the waiter was granted the
@@ -46,7 +44,6 @@ type answer struct {
 	State store.State
 	Place int // the place in the queue, for the state Busy; 1 is the first place
 	Fence uint64
-	Next  *answer
 }
 
 func newModel(k deviations) *model {
@@ -138,31 +135,16 @@ func (m *model) renew(owner string, handed bool) answer {
 	return answer{State: store.Granted}
 }
 
-func (m *model) release(owner string, undo bool, process int, next string) answer {
+func (m *model) release(owner string, undo bool) answer {
 	if undo {
 		m.tombstones[owner] = true
 	}
-	ours := m.holder == owner
+	a := answer{State: store.NotOurs}
+	if m.holder == owner {
+		m.holder, a.State = "", store.Released
+	}
 	m.leave(owner)
-	if !ours {
-		m.handOff("") // the key may be free, and the waiter that leaves will not ask for it
-		return answer{State: store.NotOurs}
-	}
-	m.holder = ""
-	a := answer{State: store.Released}
-	switch {
-	case next == "":
-		m.handOff("")
-	case m.tombstones[next]:
-		m.handOff("")
-		a.Next = &answer{State: store.Undone}
-	default:
-		if !m.deviations.quiet {
-			m.handOff("")
-		}
-		n := m.acquire(process, next, true)
-		a.Next = &n
-	}
+	m.handOff("") // also if the owner only waited: the key may be free, and this waiter will not ask for it
 	return a
 }
 

@@ -15,17 +15,11 @@ const (
 // then p gets the reply by the function onResult. The request or the reply may be lost or late.
 // A request may also run after its caller has given it up.
 func (w *world) call(p *process, run func() reply, onResult func(reply, outcome)) {
-	w.callLate(p, 0, run, onResult)
-}
-
-// callLate does the work of the method call, but the request reaches the server later by
-// extraDelay.
-func (w *world) callLate(p *process, extraDelay time.Duration, run func() reply, onResult func(reply, outcome)) {
 	c := &attempt{w: w, p: p, run: run, onResult: onResult, tries: 1}
 	if w.omitted == SentOnce {
 		c.tries = 4
 	}
-	c.send(extraDelay)
+	c.send()
 }
 
 // attempt is one transmission of a call.
@@ -42,9 +36,9 @@ type attempt struct {
 	late       bool          // the caller gave the call up before the server executed it
 }
 
-// send sends the request. The request takes longer by extraDelay, and may get lost.
-func (c *attempt) send(extraDelay time.Duration) {
-	w, requestDelay, patience := c.w, c.w.delay()+extraDelay, c.p.trueFor(c.w.Patience)
+// send sends the request, which may get lost.
+func (c *attempt) send() {
+	w, requestDelay, patience := c.w, c.w.delay(), c.p.trueFor(c.w.Patience)
 	c.replyDelay, c.givenUpAt, c.restarts = w.delay(), w.now+patience, w.server.restarts
 	if w.chance(w.LostRequest) {
 		w.schedule(w.pick(requestDelay, patience), c.p, c.onNoReply)
@@ -112,7 +106,7 @@ func (c *attempt) execute() {
 func (c *attempt) onNoReply() {
 	if c.tries > 1 {
 		again := &attempt{w: c.w, p: c.p, run: c.run, onResult: c.onResult, tries: c.tries - 1}
-		again.send(0)
+		again.send()
 		return
 	}
 	c.onResult(reply{}, unclear)

@@ -16,7 +16,7 @@ import (
 type subject interface {
 	acquire(process int, owner string, queue bool) answer
 	renew(process int, owner string, handed bool) answer
-	release(process int, owner string, undo bool, next string) answer
+	release(process int, owner string, undo bool) answer
 	expire()           // makes the lease end without a release
 	start(process int) // starts a process that listens
 	kill(process int)  // when kill returns, the inbox of the process has no subscriber
@@ -125,21 +125,6 @@ func (h *history) holder() string {
 	return h.recentOwner("who")
 }
 
-// queuedNext returns another owner of the same process that is already in the queue, or "" if
-// there is none.
-func (h *history) queuedNext(owner string) string {
-	var all []string
-	for _, p := range h.model.queue {
-		if p.owner != owner && p.process == h.processOf[owner] {
-			all = append(all, p.owner)
-		}
-	}
-	if len(all) == 0 || h.model.deviations.novice {
-		return ""
-	}
-	return rapid.SampledFrom(all).Draw(h.T, "next")
-}
-
 // The owner may belong to a dead process: the process makes no new calls, but its earlier calls
 // may still run late or be repeated.
 func (h *history) acquire(owner string) {
@@ -164,44 +149,20 @@ func (h *history) renew(owner string) {
 
 func (h *history) release(owner string) {
 	undo := rapid.IntRange(0, 3).Draw(h.T, "undo") == 0
-	next := ""
-	if h.model.holder == owner || rapid.Bool().Draw(h.T, "next although not held") {
-		switch rapid.IntRange(0, 4).Draw(h.T, "next") {
-		case 0, 1:
-			next = h.newOwner()
-			h.processOf[next], h.mayQueue[next] = h.processOf[owner], true
-		case 2:
-			next = h.queuedNext(owner)
-		case 3:
-			next = h.recentOwner("next")
-			if h.processOf[next] != h.processOf[owner] || !h.mayQueue[next] || next == owner || h.model.index(next) >= 0 {
-				next = ""
-			}
-		}
-	}
 	if h.model.holder == owner {
 		h.lastOwner = ""
 	}
-	want := h.model.release(owner, undo, h.processOf[owner], next)
-	got := h.subject.release(h.processOf[owner], owner, undo, next)
-	h.Logf("p%d %s releases, undo: %v, next: %q: %s", h.processOf[owner], owner, undo, next, got)
+	want := h.model.release(owner, undo)
+	got := h.subject.release(h.processOf[owner], owner, undo)
+	h.Logf("p%d %s releases, undo: %v: %s", h.processOf[owner], owner, undo, got)
 	h.compare(want, got)
 	h.awaitGrants()
-	if got.Next != nil && got.Next.State == store.Granted {
-		h.checkFence(next, got.Next.Fence)
-	}
 }
 
 func (h *history) compare(want, got answer) {
 	h.Helper()
 	if got.State != want.State || got.Place != want.Place {
 		h.Fatalf("the answer is %s, and should be %s; waiting: %+v", got, want, h.model.queue)
-	}
-	if want.Next == nil != (got.Next == nil) {
-		h.Fatalf("the answer is %s, and should be %s", got, want)
-	}
-	if want.Next != nil {
-		h.compare(*want.Next, *got.Next)
 	}
 }
 
@@ -238,9 +199,6 @@ func (a answer) String() string {
 	s := a.State.String()
 	if a.Place > 0 {
 		s += fmt.Sprintf(" place %d", a.Place)
-	}
-	if a.Next != nil {
-		s += ", next: " + a.Next.String()
 	}
 	return s
 }
@@ -290,41 +248,30 @@ var process0 process
 
 func (s *simulated) tick() { s.w.now += time.Microsecond }
 
-func (s *simulated) answer(r *reply) *answer {
-	if r == nil {
-		return nil
-	}
+func (*simulated) answer(r reply) answer {
 	states := map[state]store.State{
 		granted: store.Granted, busy: store.Busy, undone: store.Undone, released: store.Released, notOurs: store.NotOurs,
 	}
-	return &answer{State: states[r.state], Place: r.place, Fence: r.fence, Next: s.answer(r.next)}
+	return answer{State: states[r.state], Place: r.place, Fence: r.fence}
 }
 
 func (s *simulated) acquire(process int, owner string, queue bool) answer {
 	s.tick()
-	r := s.w.server.acquire(0, s.claim(process, owner, queue))
-	return *s.answer(&r)
+	return s.answer(s.w.server.acquire(0, s.claim(process, owner, queue)))
 }
 
 func (s *simulated) renew(process int, owner string, handed bool) answer {
 	s.tick()
-	r := s.w.server.renew(0, s.claim(process, owner, false).token, 30*time.Second, handed)
-	return *s.answer(&r)
+	return s.answer(s.w.server.renew(0, s.claim(process, owner, false).token, 30*time.Second, handed))
 }
 
-func (s *simulated) release(process int, owner string, undo bool, next string) answer {
+func (s *simulated) release(process int, owner string, undo bool) answer {
 	s.tick()
-	var n *claim
-	if next != "" {
-		c := s.claim(process, next, true)
-		n = &c
-	}
 	lasts := time.Duration(0)
 	if undo {
 		lasts = time.Minute
 	}
-	r := s.w.server.release(0, s.claim(process, owner, false).token, lasts, n)
-	return *s.answer(&r)
+	return s.answer(s.w.server.release(0, s.claim(process, owner, false).token, lasts))
 }
 
 func (s *simulated) expire() { s.w.server.rows[0].lease = lease{} }

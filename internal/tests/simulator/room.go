@@ -30,6 +30,8 @@ type waiter struct {
 const (
 	handoffs    = 32
 	streakLasts = 10 * time.Millisecond
+	// releaseWithin is the longest time for which the next worker waits for the end of a release.
+	releaseWithin = 2 * time.Second
 )
 
 func (r *room) block() int {
@@ -92,8 +94,8 @@ func (r *room) serve(h *hold) bool {
 }
 
 // onWorkDone is called when a worker has ended its work under the lease of h. Then the lease
-// passes to the next worker of the room, or the process releases it. If workers still wait, the
-// release also puts a new token into the queue.
+// passes to the next worker of the room, or the process releases it. If workers still wait, they
+// ask with a new token when the release has ended.
 func (r *room) onWorkDone(h *hold) {
 	w := r.p.w
 	w.recordEnd(h)
@@ -103,19 +105,29 @@ func (r *room) onWorkDone(h *hold) {
 		r.serve(h)
 		return
 	}
-	var next *hold
+	if len(r.waiters) == 0 {
+		r.token = nil
+	} else {
+		r.p.schedule(releaseWithin, func() { r.onReleased(h) })
+	}
+	h.release()
+}
+
+// onReleased is called when the release of h has ended, or goes on in the background. If workers
+// wait for this, they ask with a new token.
+func (r *room) onReleased(h *hold) {
+	if r.token != h || h.state == seeking || h.state == held {
+		return
+	}
 	r.token = nil
 	switch {
 	case len(r.waiters) == 0:
-	case r.p.sub == nil: // a process without an inbox gets no grant by message, so its place in the queue would be lost
-		defer r.seek()
-	case w.omitted == OneHold:
-		next = newHoldOf(r, h.token)
+	case r.p.w.omitted == OneHold:
+		r.token = newHoldOf(r, h.token)
+		r.token.ask()
 	default:
-		next = newHold(r)
+		r.seek()
 	}
-	r.token = next
-	h.release(next)
 }
 
 // onLoss is called when the lease was lost that a worker of the room held. If workers wait in

@@ -21,13 +21,11 @@ const (
 	Recheck                        // a waiter relies on messages, and never sends a second acquire
 	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
 	VoidStamp                      // a grant's age is computed from a reply that came before the present subscription
-	RefuseNext                     // a release queues its next token although this token was undone
 	StayInBlock                    // local hand-offs continue when all reserved fences are used
 	LossEndsStreak                 // local hand-offs continue after the lease has ended
 	WholeToken                     // a token that is a prefix of the owner's token counts as the owner
 	ShortWait                      // a grant's age is computed as if all clocks ran at the same rate
 	OnlyNearer                     // a waiter that becomes first replaces an earlier re-check by a later one
-	NextInLine                     // a release does not check whether its next token is already in the queue
 	rulesEnd
 )
 
@@ -35,9 +33,9 @@ var ruleNames = [...]string{
 	SentOnce: "sent once", OneHold: "one token, one hold", Idempotent: "idempotent per token", CountFromSend: "count from the send",
 	WriteFirst: "write first", OnlyLengthen: "only lengthen", FreshMessage: "fresh message", IgnoreIfHeld: "ignore if held",
 	UndoUnanswered: "undo the unanswered", ResetDeaf: "reset a deaf inbox", NoOvertaking: "no overtaking", Recheck: "re-check",
-	KeepHanded: "keep the handed entry", VoidStamp: "void the stamp", RefuseNext: "refuse an undone next",
+	KeepHanded: "keep the handed entry", VoidStamp: "void the stamp",
 	StayInBlock: "stay in the block", LossEndsStreak: "a loss ends the streak", WholeToken: "compare the whole token",
-	ShortWait: "count the wait short", OnlyNearer: "only nearer", NextInLine: "next in line",
+	ShortWait: "count the wait short", OnlyNearer: "only nearer",
 }
 
 // String returns the rule's name.

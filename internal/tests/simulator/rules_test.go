@@ -22,13 +22,11 @@ var exposed = map[Rule]string{
 	Recheck:        "rough",
 	KeepHanded:     "stopped-fair",
 	VoidStamp:      "stamped",
-	RefuseNext:     "fickle",
 	StayInBlock:    "steps",
 	LossEndsStreak: "pauses",
 	WholeToken:     "stamped",
 	ShortWait:      "patient-fair",
 	OnlyNearer:     "hinted",
-	NextInLine:     "late",
 }
 
 // TestRules switches off one rule after the other. Each time, an invariant must break. Otherwise

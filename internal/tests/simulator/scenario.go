@@ -26,12 +26,9 @@ type Scenario struct {
 	Drift   float64       // the largest drift of a process's clock
 	MaxSkew time.Duration // the leases end earlier by this time, because a server with another clock may take over
 
-	Patience time.Duration // the time after which a call is given up
-	Tail     float64       // probability of a slow packet
-	Zombie   float64       // probability of a very slow request
-	// probability that a release which carries a next token runs just after its caller gave the
-	// call up
-	LateFollow   float64
+	Patience     time.Duration // the time after which a call is given up
+	Tail         float64       // probability of a slow packet
+	Zombie       float64       // probability of a very slow request
 	LostRequest  float64
 	LostReply    float64
 	Refused      float64
@@ -158,11 +155,5 @@ func special() []Scenario {
 	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
-	// In this scenario, releases run after their callers have given them up. By then, the next
-	// token, for which the release also acquires, has sent an acquire of its own.
-	late := base("late")
-	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
-	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond
-
-	return []Scenario{late, stalls, hinted, extended, deaf, stopped, dead, deadFair, patient, stamped, fickle}
+	return []Scenario{stalls, hinted, extended, deaf, stopped, dead, deadFair, patient, stamped, fickle}
 }

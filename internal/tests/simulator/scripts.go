@@ -26,7 +26,6 @@ type reply struct {
 	foreign   bool
 	place     int
 	deaf      bool
-	next      *reply // the reply to the next token that the release carries
 }
 
 // beginScript starts a script on a key, and returns the row of this key.
@@ -42,11 +41,6 @@ func (s *server) acquire(key int, c claim) reply {
 	if s.tombstoned(c.token) {
 		return reply{state: undone, at: s.time()}
 	}
-	return s.takeOrQueue(key, r, c)
-}
-
-// takeOrQueue does the work of acquire for c, whose token has no tombstone.
-func (s *server) takeOrQueue(key int, r *row, c claim) reply {
 	if s.hasLease(r) && s.owns(r, c.token) {
 		s.lengthen(r, c.ttl)
 		s.confirm(r)
@@ -145,9 +139,8 @@ func (s *server) tellHead(key int, r *row, winner entry) {
 }
 
 // release gives up the lease or the queue entry of the token t. If undo is not 0, release also
-// leaves a tombstone for the time undo. If next is not nil, the token of next goes to the end
-// of the queue, or gets the lease at once if the queue is empty.
-func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
+// leaves a tombstone for the time undo.
+func (s *server) release(key int, t token, undo time.Duration) reply {
 	r := s.beginScript(key)
 	ours := s.hasLease(r) && s.owns(r, t)
 	if ours {
@@ -159,40 +152,16 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	if undo > 0 {
 		s.tombstones[t] = s.millis() + undo.Milliseconds()
 	}
-	answer := reply{state: notOurs, at: s.time()}
 	if !ours {
 		s.remove(r, t)
-		if !s.hasLease(r) {
-			// if the key is free, the waiter that leaves must hand it to the next waiter
-			s.handOff(key, r, 0)
-		}
-		return answer
 	}
-	answer.state = released
-	switch {
-	case next == nil:
+	if !s.hasLease(r) { // also a waiter that leaves must hand a free key to the next waiter
 		s.handOff(key, r, 0)
-	case s.tombstoned(next.token) && s.w.omitted != RefuseNext:
-		s.handOff(key, r, 0)
-		answer.next = &reply{state: undone, at: s.time()}
-	default:
-		answer.next = s.acquireNext(key, r, *next)
 	}
-	return answer
-}
-
-// acquireNext runs the acquire c that a release carries. If the release runs late, the token of c
-// may be in the queue already, because it has also sent an acquire of its own. Then this token
-// gets a message like all other waiters, because its caller may have given up the wait for this
-// reply.
-func (s *server) acquireNext(key int, r *row, c claim) *reply {
-	s.handOff(key, r, 0)
-	if s.hasLease(r) && s.owns(r, c.token) && s.w.omitted == NextInLine {
-		// the token holds the lease, but the answer "busy" makes its process wait
-		r.queue[0].handed = false
-		return &reply{state: busy, at: s.time(), remaining: s.remaining(r), place: 1}
+	if ours {
+		return reply{state: released, at: s.time()}
 	}
-	return new(s.takeOrQueue(key, r, c))
+	return reply{state: notOurs, at: s.time()}
 }
 
 // renew lengthens the lease of the token t to the given TTL. If handed is true, the lease came

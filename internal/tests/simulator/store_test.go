@@ -28,7 +28,7 @@ func TestQueueInMemory(t *testing.T) {
 				return p, p.Die
 			},
 			expireKey: func(key string) { m.Free(key) },
-		}), deviations{pardon: true, quiet: true})
+		}), deviations{pardon: true})
 	})
 }
 
@@ -169,10 +169,6 @@ func (s *storeSubject) answer(g store.Grant, err error) answer {
 		s.Fatal(err)
 	}
 	a := answer{State: g.State, Place: g.Place, Fence: g.Fence}
-	if g.Next != nil {
-		next := s.answer(*g.Next, nil)
-		a.Next = &next
-	}
 	return a
 }
 
@@ -190,14 +186,10 @@ func (s *storeSubject) renew(process int, owner string, handed bool) answer {
 	return s.answer(gs[0], nil)
 }
 
-func (s *storeSubject) release(process int, owner string, undo bool, next string) answer {
+func (s *storeSubject) release(process int, owner string, undo bool) answer {
 	c := s.claim(process, owner, true)
 	if undo {
 		c.TombstoneTTL = time.Minute
-	}
-	if next != "" {
-		n := s.claim(process, next, true)
-		c.Next = &n
 	}
 	return s.answer(s.caller(process).Release(s.Context(), c))
 }
