@@ -12,9 +12,7 @@ const (
 	latchkit     = "latchkit"
 	latchkitFair = "latchkit WithFair"
 
-	latchkitPlain  = "latchkit, default client"
-	latchkitRun    = "latchkit Run"
-	latchkitBeside = "latchkit Run, WithBackgroundRelease"
+	latchkitPlain = "latchkit, default client"
 
 	latchkitScriptless = "latchkit NewScriptless"
 )
@@ -23,7 +21,6 @@ const (
 type variant struct {
 	name    string
 	plain   bool // the service makes the client, with go-redis' default options; otherwise Open makes it, as in the README
-	runs    bool // the workers call Run instead of Acquire and Release
 	options []locker.SingleOption
 }
 
@@ -31,8 +28,6 @@ var variants = []variant{
 	{name: latchkit},
 	{name: latchkitFair, options: []locker.SingleOption{locker.WithFair()}},
 	{name: latchkitPlain, plain: true},
-	{name: latchkitRun, runs: true},
-	{name: latchkitBeside, runs: true, options: []locker.SingleOption{locker.WithBackgroundRelease()}},
 }
 
 // withoutScripts is for servers that forbid scripts. Its locks have no fence and no queue.
@@ -71,18 +66,7 @@ func (v variant) open(s settings) (locks, error) {
 	default:
 		l.engine, err = locker.Open(&redis.Options{Addr: s.Addr}, options...)
 	}
-	if v.runs {
-		return latchkitRuns{l}, err
-	}
 	return l, err
-}
-
-// latchkitRuns are locks whose workers call Run.
-type latchkitRuns struct{ *latchkitLocks }
-
-// Run implements runner.
-func (l latchkitRuns) Run(ctx context.Context, key string, fn func()) error {
-	return locker.Run(ctx, l.engine, locker.Rule{Key: key}, func(context.Context) error { fn(); return nil })
 }
 
 type latchkitLocks struct {

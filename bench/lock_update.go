@@ -98,7 +98,7 @@ func section(stripes int) contestant {
 		if err != nil {
 			return nil, err
 		}
-		l := sections{latchkitRuns{&latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, e}
+		l := sections{&latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, e}
 		if stripes > 0 {
 			l.locker, err = locker.NewStriped(e, stripes)
 		}
@@ -114,7 +114,7 @@ func stripesName(n int) string {
 }
 
 type sections struct {
-	latchkitRuns
+	*latchkitLocks
 	locker locker.Locker
 }
 

@@ -45,7 +45,7 @@ type finding struct {
 var rows = []row{
 	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, farHandOffRow, fewProcessesRow, oneProcessRow, hoardRow,
 	farHoardRow, quorumRow, farQuorumRow,
-	inheritRow, readWriteRow, adapterRow, shardsRow, backgroundRow, transactionsRow, guardedTasksRow, idleTasksRow,
+	inheritRow, readWriteRow, adapterRow, shardsRow, transactionsRow, guardedTasksRow, idleTasksRow,
 	semaphoreRow, stripesRow, updateRow, headRow, observerRow, serversRow,
 }
 

@@ -51,11 +51,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	beside, err := locker.New(client, locker.WithBackgroundRelease())
-	if err != nil {
-		return f, err
-	}
-	defer func() { err = errors.Join(err, l.Close(ctx), beside.Close(ctx)) }()
+	defer func() { err = errors.Join(err, l.Close(ctx)) }()
 	var all []transactionWay
 	for kind, driver := range map[sqltest.Kind]string{sqltest.Postgres: "pgx", sqltest.MariaDB: "mysql"} {
 		server, launched := sqltest.Launch(kind)
@@ -63,7 +59,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 			return f, launched
 		}
 		defer func() { err = errors.Join(err, server.Close()) }()
-		ways, opened := transactionsOn(ctx, server, kind, driver, lockers{client, l, beside})
+		ways, opened := transactionsOn(ctx, server, kind, driver, lockers{client, l})
 		if opened != nil {
 			return f, opened
 		}
@@ -105,9 +101,8 @@ const (
 
 // lockers has the Lockers and clients that the ways of this row use.
 type lockers struct {
-	client     *redis.Client  // for the lock that is written by hand
-	plain      *locker.Engine // a Locker of locker.New without options
-	background *locker.Engine // a Locker with WithBackgroundRelease
+	client *redis.Client  // for the lock that is written by hand
+	plain  *locker.Engine // a Locker of locker.New without options
 }
 
 func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver string, l lockers) ([]transactionWay, error) {
@@ -130,10 +125,6 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	if err != nil {
 		return nil, err
 	}
-	background, err := sqllock.New(l.background, db)
-	if err != nil {
-		return nil, err
-	}
 	ways := []transactionWay{
 		{name + ", plain", name + ", plain", plain},
 		{name + ", locker.Run", name + ", plain", func(ctx context.Context) error { return locker.Run(ctx, l.plain, rule, plain) }},
@@ -141,7 +132,6 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 			return fencedByHand(ctx, db, kind, fence)
 		})},
 		{name + ", Do", name + ", plain", do(handle)},
-		{name + ", Do" + besideSuffix, name + ", plain", do(background)},
 	}
 	if kind == sqltest.MariaDB {
 		return ways, nil
@@ -199,10 +189,6 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) ([]trans
 	if err != nil {
 		return nil, err
 	}
-	background, err := pgxlock.New(l.background, pool)
-	if err != nil {
-		return nil, err
-	}
 	return []transactionWay{
 		{bare, bare, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return work(ctx, tx) })
@@ -227,11 +213,8 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) ([]trans
 			})
 		})},
 		{"PostgreSQL, pgxlock.Do", bare, func(ctx context.Context) error { return plain.Do(ctx, rule, work) }},
-		{"PostgreSQL, pgxlock.Do" + besideSuffix, bare, func(ctx context.Context) error { return background.Do(ctx, rule, work) }},
 	}, nil
 }
-
-const besideSuffix = ", WithBackgroundRelease"
 
 // claimByHand has, for each kind of database, the smallest statement that claims a fence.
 var claimByHand = map[sqltest.Kind]string{

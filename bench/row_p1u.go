@@ -26,25 +26,6 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 	return f, err
 }
 
-// P12 measures what a lock costs if the caller does not wait for the release.
-var backgroundRow = row{
-	name:  "P12",
-	title: "Run with a release that nobody waits for, one goroutine",
-	about: `The kernel chooses the processors. Each Run has a new key, so a background release saves
-only the wait for the release.`,
-	run: runBackground,
-}
-
-func runBackground(ctx context.Context, o order) (finding, error) {
-	const floor = "floor"
-	runners := contestantsNamed(floor, latchkit, latchkitRun, latchkitBeside, "redislock 100ms")
-	f, turns, err := runLone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1, rotate: true})
-	f.verdicts = []verdict{
-		atMost("P12 time × floor", 0.75, "%.2f", figureRatios(turns, latchkitBeside, floor, turn.microsEach)),
-	}
-	return f, err
-}
-
 // runLone runs the turns of all runners, with one goroutine each.
 func runLone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
 	srv, err := launchServer()

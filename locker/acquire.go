@@ -31,8 +31,6 @@ type acquisition struct {
 	turn   chan turn // ends the wait in the cohort; made when the wait begins
 	spare  chan turn // the channel turn of an earlier acquire, to be used again
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
-
-	recalled *departure // the background release whose hold this acquisition takes back; nil: none
 }
 
 // caller is what one call of Acquire wants, and how long it waits.
@@ -216,11 +214,8 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	return a.start()
 }
 
-// start waits for a background release of the key, and then sends the first question.
+// start sends the first question. A reader subscribes before.
 func (a *acquisition) start() (*Lease, error) {
-	if err := a.awaitDeparture(); err != nil {
-		return nil, err
-	}
 	if a.caller.rule.Mode == Shared {
 		if err := a.subscribeFirst(); err != nil {
 			return nil, err

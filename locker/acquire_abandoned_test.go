@@ -238,5 +238,3 @@ func (s *unsent) Repeat(steps.Chore) { s.undos.Add(1) }
 type neverSent struct{}
 
 func (neverSent) Leave() (sent bool) { return false }
-
-func (neverSent) Recall() bool { return true }

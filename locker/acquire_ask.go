@@ -198,7 +198,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 	f.hold = hold{
 		engine: e, claim: a.ticket.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
 
-		unclear: a.ticket.token.state == tokenUnclear, posted: a.ticket.expected, cohort: a.cohort, signed: a.caller.meta, contended: !a.waiting.busySince.IsZero() || handoffTTL > 0,
+		unclear: a.ticket.token.state == tokenUnclear, posted: a.ticket.expected, cohort: a.cohort, signed: a.caller.meta,
 		renewal: renewal{renewTTL: ttl, longest: ttl, handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
 	}
 	f.hold.renewal.deadline.store(instantOf(deadline))

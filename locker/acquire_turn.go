@@ -84,10 +84,7 @@ func (a *acquisition) joinCohort(t terms) (*Lease, error) {
 		if a.leads || a.caller.rule.Wait == NoWait {
 			return a.start()
 		}
-		recalled := a.recalled
-		if a.recalled = nil; recalled != nil {
-			recalled.end(nil, 0) // before awaitTurn, because there a method of ctx may panic
-		} else if a.caller.engine.cfg.queue {
+		if a.caller.engine.cfg.queue {
 			a.caller.engine.post.warm(a.caller.key())
 		}
 		turn, err := a.awaitTurn()
@@ -99,9 +96,7 @@ func (a *acquisition) joinCohort(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.becomeLeader(turn)
 		}
-		if recalled == nil {
-			a.waiting.busySince = a.caller.began
-		}
+		a.waiting.busySince = a.caller.began
 		if turn.streak > 0 {
 			a.waiting.noteHandoff(&a.caller, turn.releaser, HandoffLocal, turn.streak)
 		}

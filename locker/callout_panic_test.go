@@ -49,7 +49,6 @@ func (f fragile) AfterFunc(do func()) (stop func() bool) { return context.AfterF
 type fragileStep struct {
 	held  string // who holds the key "a": "", "here" or "there"
 	units bool   // the key is a semaphore of two units
-	back  bool   // the Locker here has WithBackgroundRelease
 	step  func(t *testing.T, ctx context.Context, l locker.Locker)
 }
 
@@ -86,12 +85,6 @@ func withLease(step func(ctx context.Context, lease *locker.Lease) error) func(t
 	}
 }
 
-// takeBack acquires a lock whose background release was not sent yet.
-func takeBack(t *testing.T, ctx context.Context, l locker.Locker) { //nolint:revive // the signature of a step
-	_ = locker.Run(t.Context(), l, fragileRule, nothing)
-	releaseGranted(l.Acquire(ctx, fragileRule))
-}
-
 func readRule() locker.Rule { r := fragileRule; r.Mode = locker.Shared; return r }
 
 func unitRule() locker.Rule { r := fragileRule; r.Limit = 2; return r }
@@ -112,13 +105,12 @@ var fragileSteps = map[string]fragileStep{
 	"Run, held there": {held: "there", step: func(_ *testing.T, ctx context.Context, l locker.Locker) {
 		_ = locker.Run(ctx, l, fragileRule, func(context.Context) error { return nil })
 	}},
-	"RunAll":                            {step: runAll("a", "b", "c")},
-	"RunAll, held there":                {held: "there", step: runAll("0", "a", "b")},
-	"release":                           {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Release(ctx) })},
-	"complete":                          {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Complete(ctx) })},
-	"extend":                            {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Extend(ctx, time.Minute) })},
-	"downgrade":                         {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Downgrade(ctx) })},
-	"an acquire that takes a hold back": {back: true, step: takeBack},
+	"RunAll":             {step: runAll("a", "b", "c")},
+	"RunAll, held there": {held: "there", step: runAll("0", "a", "b")},
+	"release":            {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Release(ctx) })},
+	"complete":           {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Complete(ctx) })},
+	"extend":             {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Extend(ctx, time.Minute) })},
+	"downgrade":          {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Downgrade(ctx) })},
 	"a nested acquire": {step: func(t *testing.T, ctx context.Context, l locker.Locker) {
 		re := must(locker.NewReentrant(l))
 		_ = locker.Run(t.Context(), re, fragileRule, func(held context.Context) error {
@@ -161,9 +153,6 @@ func (c fragileStep) check(t *testing.T, store *lockertest.Memory, n int) (panic
 		want = unitRule()
 	}
 	here, there := lockertest.NewLocker(t, store), lockertest.NewLocker(t, store.NewProcess())
-	if c.back {
-		_, here = newBackground(t, store)
-	}
 	if c.held != "" {
 		holder := map[string]*locker.Engine{"here": here, "there": there}[c.held]
 		leases := []*locker.Lease{acquire(t, holder, want)}

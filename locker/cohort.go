@@ -123,8 +123,6 @@ type cohorts struct {
 	active map[terms]*cohort
 	spare  []*cohort        // ended cohorts, whose memory is used again
 	phases map[string]*hold // the holds of readers, by their tokens
-
-	leaving map[string]*departure // by key; nil until there is a departure
 }
 
 func (cs *cohorts) init(e *Engine) {
@@ -164,9 +162,7 @@ func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 		}
 		c.terms = t
 		cs.active[t] = c
-		if !cs.takeBack(a, c) {
-			a.cohort, a.leads = c, true
-		}
+		a.cohort, a.leads = c, true
 		return true
 	}
 	if a.caller.rule.Wait == NoWait {

@@ -37,8 +37,7 @@ type Engine struct {
 	runs         calls.Tasks // the functions that Run is executing
 	holders      calls.Tasks // leases, and calls of Acquire; Drain waits for them
 
-	departures departures // releases in the background
-	owned      io.Closer  // the client that Open has made; nil: the client belongs to the caller
+	owned io.Closer // the client that Open has made; nil: the client belongs to the caller
 
 	examine   sync.Once     // starts warn, after the first acquire that succeeds
 	draining  chan struct{} // closed when Drain or Close begins
@@ -197,15 +196,10 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	await(ctx, "calls of Acquire", e.acquires.Wait)
 	await(ctx, "functions of Run", e.runs.Wait)
-	answers := ctx
 	if _, limited := ctx.Deadline(); !limited {
-		limit, cancel := context.WithTimeout(ctx, closeWaitsForAnswers)
-		defer cancel()
 		timer := time.AfterFunc(closeWaitsForAnswers, stop)
 		defer timer.Stop()
-		answers = limit
 	}
-	await(answers, "releases", e.departures.tasks.Wait)
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
 		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release

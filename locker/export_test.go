@@ -3,8 +3,6 @@ package locker
 import (
 	"context"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 // DriftOf returns how much of the TTL the holder does not use, because clocks run at different
@@ -38,14 +36,6 @@ func Suspend(e *Engine, d time.Duration) {
 
 // StopKeeper simulates that e's goroutine for deadlines gets no CPU time.
 func StopKeeper(e *Engine) { e.keeper.stop() }
-
-// NewWithBackgroundRelease does the work of New with the option WithBackgroundRelease. It is for a
-// test's own Store.
-func NewWithBackgroundRelease(s store.Store, opts ...Option) (*Engine, error) {
-	cfg, err := configure(opts, Option.set)
-	cfg.background = true
-	return newEngine(s, cfg), err
-}
 
 // StripeOf returns the key that the stripe of key has on the server. l is a Locker of NewStriped.
 func StripeOf(l Locker, key string) string {

@@ -75,7 +75,9 @@ func (k *keeper) beginHandOff(h *hold) bool {
 	if !h.isSoundLocked() || !h.isPassable() {
 		return false
 	}
-	h.freeForNext()
+	if h.renewal.lease = nil; !h.renewal.adaptive {
+		h.renewal.renewTTL = h.ttl
+	}
 	return true
 }
 
@@ -83,28 +85,16 @@ func (k *keeper) beginHandOff(h *hold) bool {
 // be handed over. The caller holds the keeper's mutex.
 func (h *hold) isPassable() bool { return h.claim.Fence == 0 }
 
-// freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The caller
-// holds the keeper's mutex.
-func (h *hold) freeForNext() {
-	if h.renewal.lease = nil; !h.renewal.adaptive {
-		h.renewal.renewTTL = h.ttl
-	}
-}
-
-// isSoundLocked reports whether the hold may be handed over or shared. The caller holds the
-// keeper's mutex.
-func (h *hold) isSoundLocked() bool { return h.renewal.index > 0 && h.isFresh() }
-
-// isFresh reports whether the hold is good for another Lease: its last renewal has not failed, no
-// suspension makes it doubtful, Extend has not lengthened it, and at least half of its TTL is left.
-// The caller holds the keeper's mutex.
-func (h *hold) isFresh() bool {
+// isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, its
+// last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
+// least half of its TTL is left. The caller holds the keeper's mutex.
+func (h *hold) isSoundLocked() bool {
 	whole := h.ttl
 	if h.renewal.handoffTTL > 0 {
 		whole = h.renewal.handoffTTL
 	}
 	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
-	return h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
+	return h.renewal.index > 0 && h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
 }
 
 // attach makes lease a user of h, which was handed over or is shared. It returns false if h was

@@ -128,12 +128,10 @@ func failureOf(g store.Grant) error {
 }
 
 // lose ends h for the given reason. The server has given the key to another holder, or does not
-// know the lease. If h has left the schedule, another call deals with the end of h. Then lose only
-// records the reason, because a background release that is not sent yet could be taken back.
+// know the lease. If h has left the schedule, another call deals with the end of h.
 func (k *keeper) lose(h *hold, reason error) {
 	k.mu.Lock()
 	if h.renewal.index == 0 {
-		h.renewal.failure = reason
 		k.mu.Unlock()
 		return
 	}

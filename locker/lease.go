@@ -276,7 +276,6 @@ type leaseState struct {
 
 	// The small fields stay together, because many leases are held at once.
 	mode         Mode // the Rule's Mode; Shared after a Downgrade
-	awaits       bool // AwaitRelease was called
 	releasing    bool // Release was called
 	releaseEnded bool // Release has returned its result
 

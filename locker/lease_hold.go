@@ -27,9 +27,8 @@ type hold struct {
 	block     int32 // the number of fences in the block
 
 	// The small fields stay together, because many holds are held at once.
-	unclear   bool // an acquire of claim.Owner is unanswered, so the release must undo it
-	posted    bool // a message about claim.Owner may still arrive
-	contended bool // the acquire of the hold had to wait
+	unclear bool // an acquire of claim.Owner is unanswered, so the release must undo it
+	posted  bool // a message about claim.Owner may still arrive
 
 	// Guarded by the cohorts' mutex:
 	closed bool  // Shared: no further Lease may use the hold
@@ -69,7 +68,7 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	}
 	h.engine.post.forget(h)
 	if mayBeOurs || h.unclear || h.claim.Queue { // an unconfirmed hold still has its entry in the queue
-		release, _, _ := h.engine.keeper.retire(h)
+		release, _ := h.engine.keeper.retire(h)
 		h.engine.undo(release)
 	}
 	h.engine.cohorts.dropHold(h)
@@ -78,13 +77,13 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 // retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
 // already under way does no harm, because it can only lengthen a lease that is still held. retire
 // returns the release of h as a Chore: a call that is repeated in the background, without a caller
-// that waits for it. It also returns the deadline of h, and whether h was still in the schedule.
-func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, scheduled bool) {
+// that waits for it. It also returns the deadline of h.
+func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	k.lookForSuspension(now) // h may be taken back
-	if scheduled = h.renewal.index > 0; scheduled {
+	k.lookForSuspension(now) // the deadline of h may have come nearer
+	if h.renewal.index > 0 {
 		k.due.remove(h)
 	}
 	release.Claim = h.claim
@@ -97,7 +96,7 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant, schedul
 	if h.keepUntil != 0 {
 		release.Keep = h.keepUntil.time()
 	}
-	return release, h.renewal.deadline.load(), scheduled
+	return release, h.renewal.deadline.load()
 }
 
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
@@ -132,7 +131,7 @@ func (h *hold) errTimeout() error {
 
 // releaseUnused releases in the background a hold that no Lease uses.
 func (h *hold) releaseUnused() {
-	release, _, _ := h.engine.keeper.retire(h)
+	release, _ := h.engine.keeper.retire(h)
 	h.engine.post.forget(h)
 	h.engine.undo(release)
 }

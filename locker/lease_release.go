@@ -21,16 +21,15 @@ const releaseWithin = 2 * time.Second
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
-func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false, false) }
+func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false) }
 
 // Complete releases the lock after the work has succeeded. With Rule.OnceFor, the step that
 // releases the lock also marks the work as done. Without OnceFor, Complete does the same as
 // Release.
-func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
+func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true) }
 
-// release releases the lock; with complete, it also marks the work as done. If inBackground is true
-// and the Locker has WithBackgroundRelease, release may return before the server has answered.
-func (l *Lease) release(ctx context.Context, complete, inBackground bool) error {
+// release releases the lock; with complete, it also marks the work as done.
+func (l *Lease) release(ctx context.Context, complete bool) error {
 	if !l.state.beginRelease() {
 		return l.state.released
 	}
@@ -49,9 +48,6 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 		ctx = context.WithoutCancel(ctx)
 	}
 	begun = true
-	if inBackground && l.releaseInBackground(ctx, end) {
-		return nil
-	}
 	l.finishRelease(ctx, complete, end)
 	return l.state.released
 }
@@ -98,7 +94,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		e.keeper.removeUser(h, l)
 		return nil
 	}
-	release, deadline, _ := e.keeper.retire(h)
+	release, deadline := e.keeper.retire(h)
 	defer e.post.forget(h) // after the release, so that late messages about the hold are ignored
 
 	timer := e.timers.Start(releaseWithin)

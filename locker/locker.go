@@ -185,12 +185,12 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 // settle releases the lease after fn returned err, and returns the error of Run.
 func settle(ctx context.Context, lease *Lease, err error) error {
 	if err != nil {
-		if lost := lease.release(ctx, false, true); endedEarly(lost) {
+		if lost := lease.Release(ctx); endedEarly(lost) {
 			return errors.Join(err, lost)
 		}
 		return err
 	}
-	released := lease.release(ctx, true, true)
+	released := lease.Complete(ctx)
 	if endedEarly(released) || lease.rule.OnceFor > 0 {
 		return released
 	}

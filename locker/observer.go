@@ -34,7 +34,6 @@ const (
 //
 //	Begin, Waiting, Traceparent,     the goroutine of the caller that acquires, releases, extends,
 //	ends of Waiting and operations   downgrades or revokes
-//	end of OpRelease                 with [WithBackgroundRelease], if Run did not wait: one of its own
 //	end of OpHold                    the goroutine of the release; after a loss: one of its own, or the
 //	                                 goroutine of a Release, Extend or Downgrade that notices the loss
 //	                                 first; when Close ends before the hold: the goroutine of Close

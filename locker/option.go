@@ -32,7 +32,6 @@ type config struct {
 	noUnits     string // why no Rule may have a Limit; "": Rules may have a Limit
 
 	nodeTimeout time.Duration
-	background  bool
 
 	adaptive    *adaptiveBackoff
 	adaptiveTTL bounds

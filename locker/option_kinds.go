@@ -87,32 +87,6 @@ func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
 }
 
-// WithBackgroundRelease lets [Run] and [RunAll] return without waiting for the server's answer to
-// the release. A program that ends without [Engine.Close] may leave keys locked until their TTL: do
-// not use it for command-line tools.
-//
-// Run returns as soon as its function has returned, if the lease is still valid at that moment by
-// this process's clock. The release is sent with the next call to the server, after 1 ms at the
-// latest. Callers of the same process see the key as free at once. Other processes see the key
-// as free a round trip later than without the option. If this process knows of no waiter in
-// another process, the delay can be 1 ms longer. Close waits for all releases.
-//
-// On several servers, the release is sent to all servers together, if each server has lately
-// answered within 20 ms. The next Acquire of this process waits until a quorum has released the
-// key.
-//
-// With this option, Run does not report a loss that the server would report only to the release.
-// Examples are a revocation, or a loss of the server's data, after the last renewal. The [Observer]
-// is notified of such a loss after Run has returned. Run still waits for the release when
-// Rule.OnceFor or Rule.KeepFor is set, after [Lease.AwaitRelease], and after a panic. Run also
-// waits while the server takes more than 20 ms to answer, while 1024 background releases have no
-// answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
-// adapters also wait for the releases of idempotent requests, and of transactions of package
-// sqllock that are not committed. Default: every release is awaited.
-func WithBackgroundRelease() ServersOption {
-	return serversOption(func(c *config) { c.background = true })
-}
-
 // WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
 // step waits only if the answers of the other nodes do not already decide the result. This time is
 // independent of the TTL. Default: 500 ms.

@@ -64,7 +64,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 			for _, l := range leases {
 				l.keepNothing()
 			}
-			_ = releaseAll(ctx, leases, false, false)
+			_ = releaseAll(ctx, leases, false)
 			return errClosed(l.rule.Key)
 		}
 		entered++
@@ -72,7 +72,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	returned := false
 	defer func() {
 		if !returned { // fn panicked or called runtime.Goexit, which continues after the release
-			_ = releaseAll(ctx, leases, false, false)
+			_ = releaseAll(ctx, leases, false)
 		}
 	}()
 	err = fn(contextOfAll(leases))
@@ -100,7 +100,7 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	if err != nil {
 		all = append(all, err)
 	}
-	for i, released := range releaseAll(ctx, leases, complete, true) {
+	for i, released := range releaseAll(ctx, leases, complete) {
 		if endedEarly(released) || complete && leases[i].rule.OnceFor > 0 && released != nil {
 			all = append(all, released)
 		}
@@ -112,18 +112,17 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 }
 
 // releaseAll releases or completes all leases at the same time, and returns the error of each. So a
-// server that does not answer delays the caller only once, and not for each lease. If inBackground
-// is true, releaseAll may return before the answers.
-func releaseAll(ctx context.Context, leases []*Lease, complete, inBackground bool) []error {
+// server that does not answer delays the caller only once, and not for each lease.
+func releaseAll(ctx context.Context, leases []*Lease, complete bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
 	for i, l := range leases {
 		if i > 0 {
-			others.Go(func() { errs[i] = l.release(ctx, complete, inBackground) })
+			others.Go(func() { errs[i] = l.release(ctx, complete) })
 		}
 	}
 	if len(leases) > 0 {
-		errs[0] = leases[0].release(ctx, complete, inBackground)
+		errs[0] = leases[0].release(ctx, complete)
 	}
 	others.Wait()
 	return errs
@@ -216,7 +215,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 			for _, l := range g.leases {
 				l.keepNothing()
 			}
-			_ = releaseAll(ctx, g.leases, false, false)
+			_ = releaseAll(ctx, g.leases, false)
 		}
 	}()
 	if err := collect(g); err != nil {

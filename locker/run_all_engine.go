@@ -71,11 +71,8 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // Otherwise the step takes none. Then the leases up to the first key that is held must be taken
 // alone, and aloneCount is the number of these leases.
 func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time) (aloneCount int, err error) {
-	// A step for all keys does not suit readers and permits, and must not overtake a release that
-	// is under way.
-	apart := func(a *acquisition) bool {
-		return a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 || e.cohorts.departureOf(a.caller.key()) != nil
-	}
+	// A step for all keys does not suit readers and permits.
+	apart := func(a *acquisition) bool { return a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 }
 	if over := g.ctx.Err() != nil || all[0].caller.isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
 		return len(all), nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -192,6 +193,31 @@ func TestARenewalFollowsASuspensionThatAReleaseHasNoticed(t *testing.T) {
 			t.Errorf("%d renewals, want 1", n)
 		}
 	})
+}
+
+// During a suspension, a lease may expire on the server. So it is handed over to no other caller of
+// the process until an answer has proved it.
+func TestALeaseThatASuspendedMachineKeptIsNotHandedOver(t *testing.T) {
+	for name, ttl := range map[string]time.Duration{
+		"a long lease":  time.Minute,
+		"a short lease": time.Second, // half of its TTL is less than the wait for an answer
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				e := lockertest.NewLocker(t, store)
+				store.Delay(locker.OpRenew, 5*time.Millisecond) // so that no renewal proves the lease before its release
+				lease := acquire(t, e, locker.Rule{Key: "a", TTL: ttl})
+				next := startWaiting(t, e, locker.Rule{Key: "a", TTL: ttl})
+				synctest.Wait()
+				locker.Suspend(e, time.Hour)
+				release(t, lease)
+				release(t, next.awaitGrant(time.Second))
+				if n := store.Calls(locker.OpAcquire); n != 2 {
+					t.Errorf("%d acquires, so the old lease was handed over", n)
+				}
+			})
+		})
+	}
 }
 
 // The answer to an extension comes after a suspension that the keeper has not noticed yet. Its time

@@ -134,9 +134,6 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 	if err != nil {
 		return err
 	}
-	for _, l := range leases {
-		l.AwaitRelease()
-	}
 	c, err := h.call(termsOf(leases), fn)
 	if err != nil {
 		return err

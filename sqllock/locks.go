@@ -40,11 +40,7 @@ func (c *call) run(ctx context.Context, rules []locker.Rule) error {
 		leases := locker.LeasesFromContext(ctx)
 		leases = leases[:len(leases)-len(outer)]
 		err := c.transact(ctx, sorted(leases))
-		if committed = err == nil; !committed {
-			for _, l := range leases {
-				l.AwaitRelease() // Do returns the outcome of the release together with err
-			}
-		}
+		committed = err == nil
 		return err
 	}
 	began := false

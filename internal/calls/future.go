@@ -22,7 +22,7 @@ import (
 // The zero value is a step under way whose caller waits. Who makes the step calls Deliver.
 type Future struct {
 	onAnswer func(store.Grant, error) // nil: a caller waits for Answered
-	call     Call                     // nil: the step cannot be taken back
+	call     Call                     // nil: the step cannot be taken out of the list
 	pool     *Pool                    // counts the abandoned step, and keeps the channel done; may be nil
 
 	fate  atomic.Int32
@@ -35,8 +35,6 @@ type Future struct {
 type Call interface {
 	// Leave drops the answer. The result sent is false if the call was not sent and never will be.
 	Leave() (sent bool)
-	// Recall takes the call back. The result is false if the call may have been sent.
-	Recall() bool
 }
 
 // These are the states (fates) of a step. The answer may arrive just when the caller abandons the
@@ -125,10 +123,6 @@ func (f *Future) Abandon() (sent bool) {
 	}
 	return true
 }
-
-// Recall takes back a step that was not sent. If Recall returns true, the step has no answer and no
-// effect.
-func (f *Future) Recall() bool { return f.call != nil && f.call.Recall() }
 
 // mostHanging is the largest number of abandoned steps of a Pool that may be under way, and the
 // largest number of its renewals that may be under way.

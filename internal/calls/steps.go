@@ -28,27 +28,17 @@ type Steps interface {
 	// Repeat repeats the attempt of ch until it is answered or useless.
 	Repeat(ch Chore)
 
-	// Prompt reports whether the last replies of the key's server, or of all servers of a quorum,
-	// came soon after their requests. Only then may a release be sent for which no caller waits.
-	Prompt(key string) bool
-
 	// Close waits until no step and no chore is under way, or until ctx ends.
 	Close(ctx context.Context) error
 }
 
-// A Step names a step of a Store, and says how soon it is sent.
+// A Step names a step of a Store.
 type Step uint8
 
 // The steps.
 const (
 	Acquire Step = iota
 	Release
-	// ReleaseSoon is a release for which no caller waits. It is sent with the next flight.
-	ReleaseSoon
-	// ReleaseLater is a release for which no caller waits. It is sent together with the next calls
-	// to the server, or alone 1 ms later. Until then, [Future.Recall] takes it back. A Store that
-	// cannot delay a release sends it at once.
-	ReleaseLater
 	// Undo is one attempt of a release that is repeated. Other steps are sent before it.
 	Undo
 )
@@ -126,9 +116,6 @@ func (w *wrapped) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer fun
 
 // Repeat repeats the attempt of ch until it is answered or useless.
 func (w *wrapped) Repeat(ch Chore) { w.chores.Add(ch) }
-
-// Prompt returns false, because each release needs a goroutine, and may block.
-func (*wrapped) Prompt(string) bool { return false }
 
 // Close waits until all undos are confirmed, and then closes the Store.
 func (w *wrapped) Close(ctx context.Context) error {

@@ -128,10 +128,6 @@ func (c *Call) Leave() (sent bool) {
 	}
 }
 
-// Recall takes back a call that was not sent: the call is then never sent or answered. Recall
-// returns false when the call may have been sent.
-func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
-
 // markListed turns a fresh call into a listed call, with the values of ctx and the time now.
 func (c *Call) markListed(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now

@@ -214,7 +214,7 @@ func (d *duplex) write(most int) {
 			d.unlocked(runtime.Gosched) // callers that have just got their answers list their next calls
 		}
 		w.blocked = false // a call that was listed since then may be small
-		if w.ended || l.plain.n+len(l.plain.later) == 0 || w.full() {
+		if w.ended || l.plain.n == 0 || w.full() {
 			break
 		}
 		if n > 0 {

@@ -162,7 +162,6 @@ func (d *duplex) connect() {
 	}
 	l.prompt = false
 	var refused []*Call
-	l.plain.listLater()
 	for class, q := range l.plain.queues {
 		refused = append(refused, q...)
 		l.plain.queues[class] = nil

@@ -175,8 +175,6 @@ func crowd(t *testing.T, ls *Links, seed uint64, callers, rounds int, limit time
 				switch rng.IntN(5) {
 				case 0:
 					ls.Put(t.Context(), c)
-				case 1:
-					ls.PutOff(t.Context(), c)
 				default:
 					ls.Send(t.Context(), c)
 				}

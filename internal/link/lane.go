@@ -10,9 +10,6 @@ const (
 	mostBytes = 32 << 10 // the approximate largest size of a flight in bytes
 	largeCall = 2 << 10  // the approximate size in bytes of a renewal of 50 leases
 	undoCalls = 16       // the number of calls in each flight that are reserved for undos
-	// laterFor is how long a call for which no caller waits is put off, so that it can travel with
-	// a flight or a direct call.
-	laterFor = time.Millisecond
 )
 
 // lane is a list of calls, and the flights that take these calls. The link's mutex guards all
@@ -24,17 +21,13 @@ type lane struct {
 	windows windows
 
 	queues [classes][]*Call
-	n      int     // number of calls in all queues
-	later  []*Call // calls for which no caller waits: they travel with other calls
-	flying int     // number of flights under way that do not hang
-	usual  int     // a new flight begins at once while fewer flights than this are under way
-	most   int     // while flights are slow, new flights begin until this many are under way
+	n      int // number of calls in all queues
+	flying int // number of flights under way that do not hang
+	usual  int // a new flight begins at once while fewer flights than this are under way
+	most   int // while flights are slow, new flights begin until this many are under way
 
 	timer *time.Timer // starts the next flight while other flights are slow
 	armed bool
-
-	delay   *time.Timer // starts a flight for the calls in the field later
-	delayed bool
 }
 
 // duplex returns what makes the calls of the lane in place of flights, or nil.
@@ -93,72 +86,6 @@ func (ln *lane) startExtra() {
 	ln.scheduleExtra(next)
 }
 
-// putOff adds c to ln.later, so that c travels with other calls. If no other call is sent within
-// laterFor, a flight begins for c.
-func (ln *lane) putOff(c *Call) {
-	ln.later = append(ln.later, c)
-	if ln.delayed {
-		return
-	}
-	ln.delayed = true
-	if ln.delay == nil {
-		ln.delay = time.AfterFunc(laterFor, ln.sendLater)
-	} else {
-		ln.delay.Reset(laterFor)
-	}
-}
-
-// sendLater begins a flight for the calls in ln.later, which have waited for laterFor.
-func (ln *lane) sendLater() {
-	l := ln.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ln.delayed = len(ln.later) > 0; !ln.delayed {
-		return
-	}
-	now := time.Now()
-	if rest := laterFor - now.Sub(ln.later[0].sent); rest > 0 {
-		ln.delay.Reset(rest)
-		return
-	}
-	ln.delayed = false
-	ln.listLater()
-	if ln.flying < ln.usual {
-		ln.begin(now)
-	} else {
-		ln.scheduleExtra(ln.oldestTime().Add(promptWithin))
-	}
-}
-
-// listLater moves the calls in ln.later into the list.
-func (ln *lane) listLater() {
-	if len(ln.later) == 0 {
-		return
-	}
-	ln.queues[Release] = append(ln.queues[Release], ln.later...)
-	ln.n += len(ln.later)
-	clear(ln.later)
-	ln.later = ln.later[:0]
-}
-
-// takeLater removes from ln.later the calls that travel with a direct call, and returns them.
-func (ln *lane) takeLater() []*Call {
-	if len(ln.later) == 0 {
-		return nil
-	}
-	n := min(len(ln.later), mostCalls-1)
-	calls := make([]*Call, 0, n+1)
-	for _, c := range ln.later[:n] {
-		if c.markUnderWay() { // false: the call was recalled
-			calls = append(calls, c)
-		}
-	}
-	rest := copy(ln.later, ln.later[n:])
-	clear(ln.later[rest:])
-	ln.later = ln.later[:rest]
-	return calls
-}
-
 // oldestTime returns the time at which the oldest listed call was listed.
 func (ln *lane) oldestTime() time.Time {
 	var first time.Time
@@ -177,7 +104,6 @@ func (ln *lane) oldestTime() time.Time {
 // a millisecond or two. So at most one large call is under way, and one more for each millisecond
 // of a round trip. The parameter large is how many are under way on the connection already.
 func (ln *lane) takeBatch(into []*Call, large int) []*Call {
-	ln.listLater()
 	most, room := mostCalls, mostBytes
 	if ln.pipe == nil {
 		most = 1
@@ -263,7 +189,6 @@ func (l *link) beginFlights() (refused []*Call) {
 			continue // its calls need no flights
 		}
 		if l.hung >= l.most {
-			lane.listLater()
 			for class, q := range lane.queues {
 				refused = append(refused, q...)
 				lane.queues[class] = nil
@@ -277,14 +202,11 @@ func (l *link) beginFlights() (refused []*Call) {
 	return refused
 }
 
-func (ln *lane) idle() bool { return ln.n == 0 && len(ln.later) == 0 && ln.flying == 0 }
+func (ln *lane) idle() bool { return ln.n == 0 && ln.flying == 0 }
 
 func (ln *lane) stopTimers() {
 	if ln.timer != nil {
 		ln.timer.Stop()
-	}
-	if ln.delay != nil {
-		ln.delay.Stop()
 	}
 	ln.windows.replacePresent()
 }

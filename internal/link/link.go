@@ -146,26 +146,6 @@ func (l *link) enlist(c *Call) {
 // errForgotten is the error of a link that was forgotten just before it was used.
 var errForgotten = errors.New("the link is gone")
 
-// putOff adds c to the calls that travel with other calls, if the node is prompt. Otherwise putOff
-// lists c as enlist does.
-func (l *link) putOff(c *Call) {
-	l.mu.Lock()
-	if l.prompt && !l.forgotten {
-		l.lane(c).putOff(c)
-		l.mu.Unlock()
-		return
-	}
-	l.mu.Unlock()
-	l.enlist(c)
-}
-
-// isPrompt reports whether the last answer came soon and no flight hangs.
-func (l *link) isPrompt() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.prompt && !l.forgotten
-}
-
 func (l *link) list(c *Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,16 +186,12 @@ func (l *link) tryDirect(c *Call) bool {
 	}
 	l.direct++
 	w := l.directs.windowAt(c.sent)
-	along := l.plain.takeLater()
 	l.mu.Unlock()
 	if !c.markUnderWay() { // cannot happen, because no other goroutine could have changed the call's fate
 		panic("latchkit: a call was sent twice")
 	}
 	gotReply := false
 	defer func() { // deferred, because a hook may panic
-		for _, other := range along {
-			other.end("", ErrNoAnswer)
-		}
 		l.mu.Lock()
 		l.direct--
 		l.recordTrip(time.Since(c.sent), gotReply)
@@ -224,15 +200,6 @@ func (l *link) tryDirect(c *Call) bool {
 		}
 		l.mu.Unlock()
 	}()
-	if len(along) > 0 {
-		f := flight{lane: &l.plain, window: w}
-		// The flight uses transmit and not send, because send may need several round trips, and the
-		// caller waits here.
-		if gotReply = f.transmit(append(along, c)); !gotReply {
-			l.owner.reloadState()
-		}
-		return true
-	}
 	ctx := w.withValues(c.values)
 	text, err := l.sendOne(ctx, c, false)
 	if c.lacksScript(err) {

@@ -71,26 +71,6 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
-// PutOff lists a call for which no caller waits. The call travels with the next flight or direct
-// call to its node. If no flight or direct call begins within 1 ms, the call gets its own flight.
-// Until the call is sent, [Call.Recall] can take it back.
-func (ls *Links) PutOff(ctx context.Context, c *Call) {
-	c.markListed(ctx, time.Now())
-	if l := ls.linkFor(c); l != nil {
-		l.putOff(c)
-	}
-}
-
-// Prompt reports whether the node of key gave its last answer within 20 ms, and no flight to the
-// node hangs.
-func (ls *Links) Prompt(key string) bool {
-	l := ls.single
-	if l == nil {
-		l = ls.servingLink(key)
-	}
-	return l != nil && l.isPrompt()
-}
-
 // Do sends the call and waits for its answer, or for the end of ctx.
 func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	answered := make(signal, 1)

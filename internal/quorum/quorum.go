@@ -127,18 +127,7 @@ func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Prompt reports whether each node's last answer came soon after its request.
-func (q *quorum) Prompt(key string) bool {
-	for _, n := range q.nodes {
-		if !n.links.Prompt(key) {
-			return false
-		}
-	}
-	return true
-}
-
-// Begin begins a step. No release is delayed, because calls to several servers cannot be recalled
-// together. A step at a quorum ends soon by itself, so an undo is a release like any other.
+// Begin begins a step. A step at a quorum ends soon by itself, so an undo is a release like any other.
 func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
 	f, ok := q.pool.Future(onAnswer)
 	if !ok {

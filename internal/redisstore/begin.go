@@ -98,22 +98,14 @@ func (s *Store) Begin(ctx context.Context, step calls.Step, c store.Claim, onAns
 	q.choose()
 	q.Receiver = q
 	q.Init(&s.links.Pool, &q.Call, onAnswer)
-	switch step {
-	case calls.Undo:
+	if step == calls.Undo {
 		q.Class = link.Undo
 		s.links.Put(ctx, &q.Call)
-	case calls.ReleaseSoon:
-		s.links.Put(ctx, &q.Call)
-	case calls.ReleaseLater:
-		s.links.PutOff(ctx, &q.Call)
-	default:
+	} else {
 		s.links.Send(ctx, &q.Call)
 	}
 	return &q.Future
 }
-
-// Prompt reports whether the last answers of the key's server came soon after their requests.
-func (s *Store) Prompt(key string) bool { return s.links.Prompt(key) }
 
 // Repeat repeats the attempt of ch until the key's server has answered it.
 func (s *Store) Repeat(ch calls.Chore) { s.links.Repeat(ch) }

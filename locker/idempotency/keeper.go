@@ -169,7 +169,6 @@ func (r *run) underLock(ctx context.Context) error {
 	if !ok {
 		return locker.ErrLost
 	}
-	lease.AwaitRelease() // the answer replaces the run's own Record only, so the lock was held until then
 	r.own = Record{Run: newName(r.fingerprint, lease.Fence()), Open: true}
 	if final, err := r.begin(ctx, lease.Fence()); final || err != nil {
 		return err
