@@ -21,7 +21,6 @@ import (
 // contestants are a limit, because no lock that sends these scripts is faster.
 const (
 	scripts         = "scripts"
-	scriptsLinked   = "scripts linked"
 	scriptsTogether = "scripts together"
 	scriptsInOrder  = "scripts in order"
 	scriptsHanded   = "scripts handed over"
@@ -30,7 +29,6 @@ const (
 
 var scriptFloors = []contestant{
 	{name: scripts, kind: floor, open: func(s settings) (locks, error) { return openScripts(s) }},
-	{name: scriptsLinked, kind: floor, uncounted: []string{"echo"}, open: openLinked}, // as latchkit with Open
 	{name: scriptsTogether, kind: floor, open: openTogether},
 	{name: scriptsInOrder, kind: floor, open: func(s settings) (locks, error) { return openInOrder(s) }},
 	{name: scriptsHanded, kind: floor, open: openHanded},

@@ -16,8 +16,7 @@ floor over go-redis's AutoPipeline; floor-rueidis is the floor over rueidis. In 
 rueidislock, all goroutines share connections. All other clients have go-redis's defaults, but the
 client of latchkit is made by Open. latchkit's leases have a fence and are renewed. The contestant
 scripts only sends latchkit's scripts; scripts together sends the scripts that take or release many
-locks at once; scripts linked sends both over one connection that its callers write and read by themselves. It is
-the least program for what latchkit sends. The longest wait shows a worker that hangs: its wait
+locks at once. The longest wait shows a worker that hangs: its wait
 then lasts until the end of the turn.`,
 	run: runManyKeys,
 }
@@ -42,9 +41,9 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 		switch {
 		case workers == 1:
 		case workers <= 8:
-			runners = append(runners, contestantsNamed(scripts, scriptsLinked)...)
+			runners = append(runners, contestantsNamed(scripts)...)
 		default:
-			runners = append(runners, contestantsNamed("floor-rueidis", scriptsLinked, scriptsTogether)...)
+			runners = append(runners, contestantsNamed("floor-rueidis", scriptsTogether)...)
 		}
 		busy := shape{processes: 1, workers: workers}
 		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {

@@ -32,8 +32,6 @@ var (
 	ErrHangs    = errors.New("too many calls hang at this node; the call was not sent")
 	ErrNoState  = errors.New("the state of the cluster cannot be loaded; the call was not sent")
 	ErrLeft     = errors.New("the caller left before the call was sent")
-	// ErrNotConnected comes with its cause, for example an error of the handshake.
-	ErrNotConnected = errors.New("no connection; the call was not sent")
 )
 
 // A Call is one command for one node. The code that makes a call sets the exported fields, and
@@ -60,12 +58,6 @@ type Call struct {
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used
-
-	bed   atomic.Pointer[chan struct{}] // wakes the caller that sleeps until its call ends: see duplex.sleep
-	reads *wire                         // the caller that sleeps has become the reader of this; link.mu guards it
-
-	unknown int8 // how many times a node did not have the script: see duplex.settle
-	apart   bool // the call is not made together with others
 
 	text    string
 	err     error
@@ -139,26 +131,8 @@ func (c *Call) markListed(ctx context.Context, now time.Time) {
 func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
 // markRelisted turns a call under way, which was provably not executed, back into a listed call. It
-// returns false when the caller has left. A caller that sleeps does not sleep any longer, because
-// another link may send the call: it is woken after the change, so that it sees the change. So are
-// the callers of a group.
-func (c *Call) markRelisted() bool {
-	relisted := c.fate.CompareAndSwap(underWay, listed)
-	c.getUp()
-	if g := c.group(); g != nil {
-		for _, member := range g.members {
-			member.getUp()
-		}
-	}
-	return relisted
-}
-
-// getUp ends the sleep of c's caller.
-func (c *Call) getUp() {
-	if c.bed.Load() != nil {
-		wake(c.bed.Swap(nil))
-	}
-}
+// returns false when the caller has left.
+func (c *Call) markRelisted() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
 // end ends a call that is under way, with the reply text or the error err. If the caller has
 // left, the answer is dropped.
@@ -177,21 +151,8 @@ func (c *Call) refuse(err error) {
 
 func (c *Call) deliver(text string, err error) {
 	c.text, c.err = text, err
-	if bed := c.bed.Load(); bed != nil {
-		defer wake(bed) // also if the receiver panics
-	}
 	if c.Receiver != nil {
 		c.Receiver.Receive(c)
-	}
-}
-
-// wake wakes the caller that sleeps in bed.
-func wake(bed *chan struct{}) {
-	if bed != nil {
-		select {
-		case *bed <- struct{}{}:
-		default: // it is about to wake
-		}
 	}
 }
 

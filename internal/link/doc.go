@@ -15,9 +15,6 @@
 //	window   the context that calls share which begin within 50 ms
 //	direct   a call that its caller makes on its own goroutine, without a list and a flight
 //	hung     a flight that has not returned in time; the link continues without it
-//	duplex   in place of flights and direct calls, for a client that has no hooks: callers write and
-//	         read one connection by themselves
-//	tap      finds the connections of such a client
 //
 // A client whose exact type is *redis.Client or *redis.ClusterClient is pipelined. A client of any
 // other type gets flights of one call each. Such a client may embed another client and have its own

@@ -39,7 +39,7 @@ func (f *flight) Run() {
 // list is empty. The caller holds the link's mutex.
 func (f *flight) fill(now time.Time) bool {
 	ln := f.lane
-	if f.calls = ln.takeBatch(f.calls[:0], 0); len(f.calls) == 0 {
+	if f.calls = ln.takeBatch(f.calls[:0]); len(f.calls) == 0 {
 		return false
 	}
 	f.givenUp, f.doubt = false, !ln.link.prompt

@@ -30,23 +30,8 @@ type lane struct {
 	armed bool
 }
 
-// duplex returns what makes the calls of the lane in place of flights, or nil.
-func (ln *lane) duplex() *duplex {
-	if ln.link == nil || ln.acked { // the lane of acked calls has no link if no call needs acknowledgements
-		return nil
-	}
-	if d := ln.link.duplex; d != nil && !d.off.Load() {
-		return d
-	}
-	return nil
-}
-
 // begin starts one flight with the listed calls, if there are any.
 func (ln *lane) begin(now time.Time) {
-	if d := ln.duplex(); d != nil {
-		d.kick()
-		return
-	}
 	f := &flight{lane: ln}
 	if f.fill(now) {
 		ln.link.owner.Pool.Start(f)
@@ -102,13 +87,13 @@ func (ln *lane) oldestTime() time.Time {
 // oldest call first. A server executes all commands that it has received from one connection before
 // it looks at the next connection: five renewals of 100 leases each would delay all other calls for
 // a millisecond or two. So at most one large call is under way, and one more for each millisecond
-// of a round trip. The parameter large is how many are under way on the connection already.
-func (ln *lane) takeBatch(into []*Call, large int) []*Call {
+// of a round trip.
+func (ln *lane) takeBatch(into []*Call) []*Call {
 	most, room := mostCalls, mostBytes
 	if ln.pipe == nil {
 		most = 1
 	}
-	mostLarge := 1 + int(ln.link.trips.shortest()/time.Millisecond)
+	large, mostLarge := 0, 1+int(ln.link.trips.shortest()/time.Millisecond)
 	reserved := min(undoCalls, len(ln.queues[Undo]), most-1)
 	for class := range ln.queues {
 		if class == int(Undo) {
@@ -185,9 +170,6 @@ func (ln *lane) giveUp(w *window) {
 func (l *link) beginFlights() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {
-		if lane.duplex() != nil {
-			continue // its calls need no flights
-		}
 		if l.hung >= l.most {
 			for class, q := range lane.queues {
 				refused = append(refused, q...)

@@ -54,7 +54,6 @@ type link struct {
 	bounded bool      // the client ends a call with its context, so callers may make direct calls
 	most    int       // the largest number of flights that may hang
 	chores  calls.Chores
-	duplex  *duplex // writes and reads a connection by itself; nil: all calls go through the client
 
 	mu        sync.Mutex
 	plain     lane    // lane of the calls that need no acknowledgement
@@ -89,9 +88,6 @@ func newLink(owner *Links, c Client) *link {
 	l.plain.windows = windows{life: flightFor + windowLength, onEnd: l.plain.giveUp}
 	if l.pipe == nil {
 		l.plain.usual = math.MaxInt
-	}
-	if node, ok := c.(*redis.Client); ok && owner.options.Tap != nil {
-		l.duplex = newDuplex(l, node)
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
@@ -160,9 +156,7 @@ func (l *link) list(c *Call) error {
 		return ErrHangs
 	}
 	lane.queues[c.Class] = append(lane.queues[c.Class], c)
-	if lane.n++; lane.duplex() != nil {
-		lane.duplex().kick()
-	} else if lane.flying < lane.usual {
+	if lane.n++; lane.flying < lane.usual {
 		lane.begin(time.Now())
 	} else {
 		lane.scheduleExtra(lane.oldestTime().Add(promptWithin))
@@ -173,9 +167,6 @@ func (l *link) list(c *Call) error {
 // tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
 // and few calls are under way. The result is false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
-	if d := l.lane(c).duplex(); d != nil {
-		return d.send(c)
-	}
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
 	}
@@ -227,9 +218,7 @@ func (l *link) recordTrip(took time.Duration, gotReply bool) {
 	if l.prompt = gotReply && took < promptWithin && l.hung == 0; l.prompt && l.probation > 0 {
 		l.probation--
 	}
-	if gotReply && l.plain.duplex() != nil {
-		l.trips.recordTrip(took)
-	} else if gotReply && l.pipe != nil {
+	if gotReply && l.pipe != nil {
 		l.trips.recordTrip(took)
 		// If a round trip takes almost no time, one flight at a time is best. Otherwise several
 		// flights are under way together.
@@ -243,10 +232,7 @@ func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgotten = l.forgotten || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
-		l.plain.idle() && l.acked.idle() && l.chores.Idle() && (l.duplex == nil || l.duplex.isIdle())
-	if l.forgotten && l.duplex != nil {
-		l.owner.Pool.Do(l.duplex.close)
-	}
+		l.plain.idle() && l.acked.idle() && l.chores.Idle()
 	return l.forgotten
 }
 
@@ -268,9 +254,6 @@ func (l *link) addChore(ch calls.Chore) bool {
 
 // stopTimers stops the timers of the link's lanes, and replaces the present window of direct calls.
 func (l *link) stopTimers() {
-	if l.duplex != nil {
-		l.duplex.close()
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.plain.stopTimers()

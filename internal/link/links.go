@@ -17,7 +17,6 @@ type Options struct {
 	Within   time.Duration // how long to wait for the acknowledgements
 	Warn     func(error)   // receives the refusals that end a chore
 	OfQuorum bool          // the client is for one server of a quorum: see [calls.Chores]
-	Tap      *Tap          // finds the client's connections, which the links then write and read by themselves; may be nil
 }
 
 // Links has the links of one Locker to all nodes of a client. On one server, a Links has one link.

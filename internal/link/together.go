@@ -50,7 +50,7 @@ func (l *link) gather(calls []*Call) (gathered []*Call, groups []*group) {
 		return calls, nil
 	}
 	for _, c := range calls {
-		if c.Together != nil && !c.apart && c.group() == nil {
+		if c.Together != nil {
 			groups = c.Together.join(groups, c)
 		}
 	}
@@ -81,16 +81,10 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 	return append(groups, g)
 }
 
-// group returns the group that c makes, or nil.
-func (c *Call) group() *group {
-	g, _ := c.Receiver.(*group)
-	return g
-}
-
 // groupOf returns the group in groups that contains the call c, or nil when no group contains c.
 func groupOf(groups []*group, c *Call) *group {
 	for _, g := range groups {
-		if g.Together == c.Together && !c.apart && c.group() == nil {
+		if g.Together == c.Together {
 			return g
 		}
 	}

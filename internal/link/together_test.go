@@ -146,29 +146,6 @@ func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// A caller that sleeps until its group is answered does not sleep any longer when the group is sent
-// again: that may take longer than its call may.
-func TestAGroupThatIsSentAgainWakesItsCallers(t *testing.T) {
-	t.Parallel()
-	var calls []*Call
-	for _, name := range namesWith(fewest, "") {
-		c := jointCall(name)
-		bed := make(chan struct{}, 1)
-		c.bed.Store(&bed)
-		calls = append(calls, c)
-	}
-	ls := New(&fake{}, Options{})
-	gathered, groups := ls.single.gather(calls)
-	if len(groups) != 1 || len(gathered) != 1 || !gathered[0].markRelisted() {
-		t.Fatal(groups, gathered)
-	}
-	for _, c := range calls {
-		if c.bed.Load() != nil {
-			t.Errorf("%s sleeps", c.Key)
-		}
-	}
-}
-
 // When a script leaves out many calls, the next flights make each call by itself. Later flights
 // try the script again.
 func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
@@ -322,3 +299,10 @@ func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
 		t.Error("what is not a reply is taken for one")
 	}
 }
+
+// replyError is an error reply of a server.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+
+func (replyError) RedisError() {}

@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -23,22 +22,6 @@ import (
 func TestSingleObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	checkLaws(t, locktest.SingleStore)
-}
-
-// A Store that writes and reads its connection by itself obeys the same laws.
-func TestSingleOnItsOwnConnectionObeysTheLaws(t *testing.T) {
-	t.Parallel()
-	tap := new(link.Tap)
-	checkLaws(t, func(c locker.Client) store.Store {
-		s, err := redisstore.New(c, redisstore.Settings{Tap: tap})
-		if err != nil {
-			t.Error(err)
-		}
-		return s
-	}, func(o *redis.Options) {
-		o.ContextTimeoutEnabled, o.Dialer = true, tap.Dialer(o.Dialer, o.DialTimeout, o.TLSConfig)
-		o.MaintNotificationsConfig = link.NoNotices()
-	})
 }
 
 func TestReadWriteObeysTheLaws(t *testing.T) {

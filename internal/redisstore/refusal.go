@@ -22,19 +22,13 @@ func Refused(err error) error {
 	var network *net.OpError
 	switch {
 	case errors.As(err, &reply):
-		refused := refusedBy(errorCode(reply.Error()), err)
-		if _, known := errors.AsType[*store.Refusal](refused); !known && errors.Is(err, link.ErrNotConnected) {
-			return &store.Refusal{Temporary: true, Err: err}
-		}
-		return refused
+		return refusedBy(errorCode(reply.Error()), err)
 	case errors.As(err, &network) && network.Op == "dial",
 		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
 		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
 		return &store.Refusal{Temporary: true, Err: err}
 	case errors.Is(err, redis.ErrClosed):
 		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client is closed: by Close of a Locker of locker.Open, or by the program, which must close the Locker first", err)}
-	case errors.Is(err, link.ErrNotConnected): // after ErrClosed, which is for good
-		return &store.Refusal{Temporary: true, Err: err}
 	}
 	return err
 }

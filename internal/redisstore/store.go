@@ -57,7 +57,6 @@ func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err)
 type Settings struct {
 	Acks Acks        // the acknowledgements that each lease needs
 	Warn func(error) // called with the refusal that ends an undo; may be nil
-	Tap  *link.Tap   // finds the connections of a client that has no hooks; may be nil
 }
 
 // kind is what a Store grants besides leases for one owner alone.
@@ -131,7 +130,7 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 	if err := cfg.Acks.checkClient(c); err != nil {
 		return nil, err
 	}
-	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn, Tap: cfg.Tap}))
+	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}))
 	s.kind, s.acks = k, cfg.Acks
 	if s.cluster != nil {
 		s.inbox = NewShardSubscriptions(s.cluster)
