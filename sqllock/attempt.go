@@ -36,43 +36,12 @@ type attempt struct {
 
 type attemptKey struct{}
 
-// newAttempt returns an attempt under leases, before its transaction begins. It returns an error if
-// the attempt would wait for a transaction around it.
-func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) (*attempt, error) {
+// newAttempt returns an attempt under leases, before its transaction begins.
+func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) *attempt {
 	a := &attempt{call: c, leases: leases, id: newID()}
 	a.claims, a.shares = split(leases)
 	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
-	return a, a.checkNested()
-}
-
-// checkNested returns an error if an outer transaction that is open has claimed a resource of this
-// attempt. Otherwise the two transactions would wait for each other.
-func (a *attempt) checkNested() error {
-	for out := a.outer; out != nil; out = out.outer {
-		if out.ended.Load() || out.reads || a.reads || !a.sameTables(out.base) {
-			continue
-		}
-		for _, mine := range a.leases {
-			for _, theirs := range out.leases {
-				if mine.Key() == theirs.Key() {
-					return &locker.Error{Op: opTransact, Key: mine.Key(), Err: fmt.Errorf(
-						"%w: the transaction around this one has claimed the key, and both would wait for each other; "+
-							"use the outer Tx, or its Nested", locker.ErrUnsupported)}
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// sameTables reports whether transactions of b and other may claim in the same tables. With the
-// same dialect and the same prefix, the result is false only if the pools differ. The pool of a
-// single connection is unknown, so it may be the other pool.
-func (b *base) sameTables(other *base) bool {
-	if b.dialect != other.dialect || b.prefix != other.prefix {
-		return false
-	}
-	return b.pool == nil || other.pool == nil || b.pool == other.pool
+	return a
 }
 
 // maxOwner is the largest length of an owner, which is the length of its column.
@@ -102,13 +71,7 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 //
 // Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
-	a, err := c.newAttempt(ctx, leases)
-	if err == nil {
-		err = c.checkStarvation(ctx, nil)
-	}
-	if err != nil {
-		return false, err
-	}
+	a := c.newAttempt(ctx, leases)
 	defer a.ended.Store(true)
 	if !c.reads && len(leases) > 0 && len(a.claims) == 0 {
 		return false, &locker.Error{Op: opTransact, Key: leases[0].Key(), Err: fmt.Errorf(

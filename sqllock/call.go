@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
@@ -17,8 +17,8 @@ type base struct {
 	config
 	stmts  statements
 	locker locker.Locker // nil: the Handle acquires no locks
-	pool   pool          // identifies the database; nil: unknown
 	begin  begin
+	root   *base // the base that New has made; Operation and Adapt copy it
 
 	ownConn  bool         // transactions begin on a connection of the caller, of database/sql
 	noBlocks *atomic.Bool // the server is a MySQL, which supports no blocks
@@ -28,8 +28,8 @@ type base struct {
 // is for this package.
 type begin func(ctx context.Context, opts *sql.TxOptions) (handle any, tx Transaction, err error)
 
-// newBase returns a base without begin. db is the database itself, or its pool. newBase finds the
-// dialect by the driver of db if neither d nor an option names it.
+// newBase returns a base without begin. newBase finds the dialect by the driver of db if neither d
+// nor an option names it.
 func newBase(l locker.Locker, d Dialect, db any, opts []Option) (*base, error) {
 	cfg, err := newConfig(d, opts)
 	if err == nil && cfg.dialect == 0 {
@@ -41,7 +41,9 @@ func newBase(l locker.Locker, d Dialect, db any, opts []Option) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l, pool: poolOf(db), noBlocks: new(atomic.Bool)}, nil
+	b := &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l, noBlocks: new(atomic.Bool)}
+	b.root = b
+	return b, nil
 }
 
 // call is one call of Do, or of a similar method.
@@ -55,8 +57,12 @@ type call struct {
 // work is the function of a call.
 type work func(ctx context.Context, a *attempt) error
 
-// newCall returns a call of fn under the leases that terms describe.
-func (b *base) newCall(terms []term, fn work) (*call, error) {
+// newCall returns a call of fn under the leases that terms describe. It returns an error if ctx is
+// the context of an open transaction of the same Handle.
+func (b *base) newCall(ctx context.Context, terms []term, fn work) (*call, error) {
+	if err := b.checkNested(ctx); err != nil {
+		return nil, err
+	}
 	c := &call{base: b, fn: fn, options: b.tx}
 	var err error
 	if c.reads, err = b.readOnly(terms); err != nil {
@@ -80,43 +86,19 @@ func (b *base) newCall(terms []term, fn work) (*call, error) {
 	return c, b.checkOperation(c.reads)
 }
 
-// pool is *sql.DB, and types that report the largest number of their connections as it does.
-type pool interface{ Stats() sql.DBStats }
-
-// poolOf returns the *sql.DB that v is or embeds: a program may give one pool also inside of other
-// types, such as *sqlx.DB. If there is none, poolOf returns v if v is a pool that can be compared
-// with other pools; otherwise nil.
-func poolOf(v any) pool {
-	if db := embedded(reflect.ValueOf(v)); db != nil {
-		return db
+// checkNested returns an error if ctx is inside of an open transaction of the same Handle: the inner
+// transaction would need a second connection, and might wait for the row of the outer one's claim. A
+// context of [locker.Detach] is not inside.
+func (b *base) checkNested(ctx context.Context) error {
+	leases := locker.LeasesFromContext(ctx)
+	for a, _ := ctx.Value(attemptKey{}).(*attempt); a != nil; a = a.outer {
+		inside := len(a.leases) == 0 || slices.Contains(leases, a.leases[0])
+		if a.root == b.root && inside && !a.ended.Load() {
+			return a.newError(fmt.Errorf("%w: a transaction of this Handle is open around this one, which could wait for it; "+
+				"use the outer transaction, or begin this one after it", locker.ErrUnsupported))
+		}
 	}
-	p, ok := v.(pool)
-	if !ok || !reflect.TypeOf(v).Comparable() {
-		return nil
-	}
-	return p
-}
-
-// embedded returns the *sql.DB that v is or embeds, or nil.
-func embedded(v reflect.Value) *sql.DB {
-	if !v.IsValid() || !v.CanInterface() {
-		return nil
-	}
-	if db, ok := reflect.TypeAssert[*sql.DB](v); ok {
-		return db
-	}
-	if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
-		return nil
-	}
-	f, ok := v.Type().FieldByName("DB") // the name of an embedded *sql.DB
-	if !ok || !f.Anonymous {
-		return nil
-	}
-	inner, err := v.FieldByIndexErr(f.Index)
-	if err != nil {
-		return nil
-	}
-	return embedded(inner)
+	return nil
 }
 
 // maxKey is the length of the longest key that the columns and every database's index can hold.

@@ -59,11 +59,6 @@ type Database[T any] struct {
 	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed
 	// settings of the session would stay on the connection.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, Transaction, error)
-	// Pool identifies the database: its *sql.DB, or a type that embeds *sql.DB. With Pool, Do
-	// recognizes nested transactions that would wait for each other. It does not recognize them on
-	// two pools of one database, such as a *pgxpool.Pool and the *sql.DB of stdlib.OpenDBFromPool:
-	// the inner one waits until its ctx ends. nil: the database is unknown.
-	Pool any
 }
 
 // NewWith is [New] for a library that is not database/sql.
@@ -71,7 +66,7 @@ func NewWith[T any](l locker.Locker, db Database[T], opts ...Option) (*Handle[T]
 	if db.Begin == nil {
 		return nil, errors.New("sqllock: the Database's Begin is nil")
 	}
-	b, err := newBase(l, db.Dialect, db.Pool, opts)
+	b, err := newBase(l, db.Dialect, nil, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -79,10 +79,9 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 // panics, the transaction is rolled back, the lock is released, and the panic continues.
 //
 // Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
-// locker.ErrUnsupported: use [Handle.Within]. A Do inside the function of another Do returns
-// locker.ErrUnsupported if the transactions around it use all connections of the pool. The
-// transactions of other callers do not count: if n callers fill a pool of n connections, a Do
-// inside of each waits until its ctx ends. On two pools of one database, see [Database.Pool].
+// locker.ErrUnsupported: use [Handle.Within]. A transaction inside of another one of the same Handle
+// is refused with locker.ErrUnsupported, too. A transaction of another Handle is not: if it claims
+// the same key, or the pool has no free connection, it waits until its ctx ends.
 func (h *Handle[T]) Do(ctx context.Context, rule locker.Rule, fn func(ctx context.Context, tx T) error) error {
 	return h.DoAll(ctx, []locker.Rule{rule}, fn)
 }
@@ -102,7 +101,7 @@ func (h *Handle[T]) DoAll(ctx context.Context, rules []locker.Rule, fn func(ctx 
 	for i, r := range rules {
 		terms[i] = term{r.Key, r.Mode}
 	}
-	c, err := h.call(terms, fn)
+	c, err := h.newCall(ctx, terms, h.bind(fn))
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 	if err != nil {
 		return err
 	}
-	c, err := h.call(termsOf(leases), fn)
+	c, err := h.newCall(ctx, termsOf(leases), h.bind(fn))
 	if err != nil {
 		return err
 	}
@@ -143,16 +142,11 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 
 // withoutLease calls fn in a transaction that claims nothing. It makes one attempt.
 func (h *Handle[T]) withoutLease(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
-	c, err := h.call(nil, fn)
+	c, err := h.newCall(ctx, nil, h.bind(fn))
 	if err == nil {
 		_, err = c.try(ctx, nil)
 	}
 	return err
-}
-
-// call returns the call of fn under the leases that terms describe.
-func (h *Handle[T]) call(terms []term, fn func(ctx context.Context, tx T) error) (*call, error) {
-	return h.newCall(terms, h.bind(fn))
 }
 
 // Operation returns a Handle like h whose transactions happen once: they write name, in the

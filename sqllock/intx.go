@@ -47,14 +47,11 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 	for i := range terms {
 		terms[i].mode = locker.Exclusive // the transaction may write, also under Shared leases only
 	}
-	c, err := h.newCall(terms, nil)
+	c, err := h.newCall(ctx, terms, nil)
 	if err != nil {
 		return nil, err
 	}
-	a, err := c.newAttempt(ctx, leases)
-	if err != nil {
-		return nil, err
-	}
+	a := c.newAttempt(ctx, leases)
 	a.tx, a.borrowed = tx, true
 	a.idle.begin(a)
 	if a.idleLimit == 0 {

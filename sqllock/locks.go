@@ -28,13 +28,6 @@ func termsOf(leases []*locker.Lease) []term {
 func (c *call) run(ctx context.Context, rules []locker.Rule) error {
 	outer := locker.LeasesFromContext(ctx)
 	rules, mine := withNoWait(rules, outer)
-	awaited := rules
-	if mine != "" {
-		awaited = nil
-	}
-	if err := c.checkStarvation(ctx, awaited); err != nil {
-		return err
-	}
 	committed := false
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
@@ -74,34 +67,6 @@ func withNoWait(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mi
 		}
 	}
 	return rules, mine
-}
-
-// checkStarvation returns an error if the transactions around this call use all connections of the
-// pool. A transaction that has claimed the key of an awaited rule does not count: it ends before
-// this call gets the lock. In a context of [locker.Detach], such a transaction may be around.
-func (c *call) checkStarvation(ctx context.Context, awaited []locker.Rule) error {
-	if c.pool == nil {
-		return nil
-	}
-	most, used := c.pool.Stats().MaxOpenConnections, 0
-	outer, _ := ctx.Value(attemptKey{}).(*attempt)
-	for a := outer; a != nil; a = a.outer {
-		if a.pool == c.pool && !a.ended.Load() && !a.holdsAny(awaited) {
-			used++
-		}
-	}
-	if most == 0 || used < most {
-		return nil
-	}
-	return fmt.Errorf("%w: sqllock: the transactions around this one use all connections of the pool (%d), "+
-		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
-}
-
-// holdsAny reports whether the attempt runs under a lease with the key of any of the rules.
-func (a *attempt) holdsAny(rules []locker.Rule) bool {
-	return slices.ContainsFunc(a.leases, func(l *locker.Lease) bool {
-		return slices.ContainsFunc(rules, func(r locker.Rule) bool { return r.Key == l.Key() })
-	})
 }
 
 // within runs the transaction under leases, which the context of the caller has.

@@ -292,31 +292,6 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	}
 }
 
-// The outer transaction has the only connection, so a nested Do would wait for this connection
-// until ctx ends.
-func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
-	config := bank(t, nil).Config()
-	config.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	db := handle(t, l, pool)
-	err = db.Do(ctx, account, func(ctx context.Context, _ pgx.Tx) error {
-		return db.Do(ctx, locker.Rule{Key: "another"}, deposit(1))
-	})
-	if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "all connections of the pool") {
-		t.Errorf("err = %v", err)
-	}
-	if err := db.Do(ctx, account, deposit(1)); err != nil {
-		t.Errorf("one transaction at a time: %v", err)
-	}
-}
-
 // COMMIT cannot be sent while the function has rows open. A retry would not help, because the
 // function would leave its rows open again.
 func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {

@@ -31,9 +31,6 @@ type transaction struct {
 // database returns a Database with which sqllock begins transactions of db.
 func database(db DB) sqllock.Database[*transaction] {
 	d := sqllock.Database[*transaction]{Dialect: sqllock.Postgres}
-	if pool, ok := db.(*pgxpool.Pool); ok {
-		d.Pool = bounded{pool}
-	}
 	inUse := new(atomic.Bool) // whether a transaction uses db, if db is a connection
 	d.Begin = func(ctx context.Context, opts *sql.TxOptions) (*transaction, sqllock.Transaction, error) {
 		options, err := optionsOf(opts)
@@ -71,14 +68,6 @@ func database(db DB) sqllock.Database[*transaction] {
 
 var errUsed = fmt.Errorf("%w: pgxlock: the connection already has an open transaction; "+
 	"end it first, or claim in it with pgxlock.InTx; goroutines need a pool, or a connection each", locker.ErrUnsupported)
-
-// bounded is a pool that reports the largest number of its connections, as *sql.DB does.
-type bounded struct{ *pgxpool.Pool }
-
-// Stats returns only MaxOpenConnections.
-func (b bounded) Stats() sql.DBStats {
-	return sql.DBStats{MaxOpenConnections: int(b.Stat().MaxConns())}
-}
 
 var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelDefault: "", sql.LevelReadCommitted: pgx.ReadCommitted,

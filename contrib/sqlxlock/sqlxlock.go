@@ -54,7 +54,6 @@ func New(l locker.Locker, db *sqlx.DB, opts ...sqllock.Option) (*sqllock.Handle[
 	}
 	return sqllock.NewWith(l, sqllock.Database[*sqlx.Tx]{
 		Dialect: d,
-		Pool:    db,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sqlx.Tx, sqllock.Transaction, error) {
 			conn, err := db.Connx(ctx)
 			if err != nil {

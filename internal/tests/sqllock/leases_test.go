@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jmoiron/sqlx"
-
-	"github.com/latchkit/latchkit/contrib/sqlxlock"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -251,96 +248,6 @@ func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	}
 }
 
-func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T) {
-	t.Parallel()
-	db, other := newDatabase(t, postgres), newDatabase(t, maria)
-	if err := migrate(t.Context(), db, sqllock.WithTablePrefix("my_")); err != nil {
-		t.Fatal(err)
-	}
-	l, _ := memory(t)
-	err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-		if err := transactWithin(ctx, db, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("the control: %v", err)
-		}
-		return errors.Join(
-			transactWithin(ctx, other, deposit(1)),
-			transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 2, 1) }, sqllock.WithTablePrefix("my_")),
-			deposit(1)(ctx, tx))
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	db.checkBalance(t, 101)
-	other.checkBalance(t, 101)
-}
-
-func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		db.SetMaxOpenConns(1)
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error {
-			ctx, cancel := context.WithTimeout(ctx, patience)
-			defer cancel()
-			return transact(ctx, l, db, locker.Rule{Key: "another"}, deposit(1))
-		})
-		if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "connections of the pool") {
-			t.Errorf("err = %v", err)
-		}
-	})
-}
-
-// A program may give the same pool as a *sql.DB in one place, and inside of another type elsewhere.
-func TestHandlesOfOnePoolAreNestedAsOneWhateverEmbedsThePool(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		type service struct{ *sqlx.DB }
-		l, _ := memory(t)
-		outer, x := handle(t, l, db.DB), sqlx.NewDb(db.DB, db.driver)
-		nothing := func(context.Context, *sqllock.Tx) error { return nil }
-		nothingX := func(context.Context, *sqlx.Tx) error { return nil }
-		hx, err := sqlxlock.New(l, x)
-		if err != nil {
-			t.Fatal(err)
-		}
-		another := locker.Rule{Key: "another"}
-		for name, inner := range map[string]struct {
-			within, do func(ctx context.Context) error
-		}{
-			"sqlx": {
-				func(ctx context.Context) error { return transactWithin(ctx, x, nothing) },
-				func(ctx context.Context) error { return transact(ctx, l, x, another, nothing) },
-			},
-			"sqlxlock": {
-				func(ctx context.Context) error { return hx.Within(ctx, nothingX) },
-				func(ctx context.Context) error { return hx.Do(ctx, another, nothingX) },
-			},
-			"a struct with sqlx": {
-				func(ctx context.Context) error { return transactWithin(ctx, service{x}, nothing) },
-				func(ctx context.Context) error { return transact(ctx, l, &service{x}, another, nothing) },
-			},
-		} {
-			for want, nested := range map[string]func(ctx context.Context) error{
-				"has claimed the key":     inner.within,
-				"connections of the pool": inner.do,
-			} {
-				db.SetMaxOpenConns(0)
-				if want == "connections of the pool" {
-					db.SetMaxOpenConns(1)
-				}
-				err := outer.Do(t.Context(), account, func(ctx context.Context, _ *sqllock.Tx) error {
-					ctx, cancel := context.WithTimeout(ctx, account.TTL/4)
-					defer cancel()
-					return nested(ctx)
-				})
-				if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), want) {
-					t.Errorf("%s: %v, want %q", name, err, want)
-				}
-			}
-		}
-	})
-}
-
 // The lease of the context is on another lock server, so it does not hold the key that Do
 // wants.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
@@ -524,59 +431,31 @@ func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {
 	})
 }
 
-// Here, the transaction of the function is open when the goroutine calls Do. For the same key, the
-// goroutine waits for the lock, and thereby for the transaction and its connection. For another
-// key, the goroutine would wait only for the connection, and if the function waits for the
-// goroutine, for ever.
-func TestADetachedGoroutineWaitsForTheLockOfItsTransactionButNotForItsConnection(t *testing.T) {
+// A transaction inside of another one of the same Handle would wait for its claim or its connection.
+func TestATransactionInsideOfAnotherOneOfItsHandleIsRefused(t *testing.T) {
 	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		db.SetMaxOpenConns(1)
-		l, store := memory(t)
-		h := handle(t, l, db)
-		// Inspect counts only waiters of other processes.
-		other := handle(t, lockertest.NewLocker(t, store.NewProcess()), db)
-		late := make(chan error, 1)
-		err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
-			detached, cancel := context.WithTimeout(locker.Detach(ctx), patience)
-			defer cancel()
-			if err := h.Do(detached, locker.Rule{Key: "another"}, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
-				t.Errorf("another key: %v", err)
+	db, other := newDatabase(t, postgres), newDatabase(t, sqlite)
+	db.SetMaxOpenConns(1)
+	l, _ := memory(t)
+	h := handle(t, l, db)
+	nothing := func(context.Context, *sqllock.Tx) error { return nil }
+	err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+		for name, err := range map[string]error{
+			"Within":           h.Within(ctx, nothing),
+			"Do":               h.Do(ctx, locker.Rule{Key: "another"}, nothing),
+			"Do of Operation":  h.Operation("pay").Do(ctx, locker.Rule{Key: "another"}, nothing),
+			"Do in a lock":     locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error { return h.Within(ctx, nothing) }),
+			"after Background": h.Within(context.WithoutCancel(ctx), nothing),
+		} {
+			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "use the outer transaction") {
+				t.Errorf("%s: %v", name, err)
 			}
-			go func() { late <- other.Do(locker.Detach(ctx), account, deposit(10)) }()
-			await(t, "the goroutine waits", func() bool {
-				info, err := l.Inspect(ctx, account.Key)
-				return err == nil && info.Waiters > 0 || len(late) > 0
-			})
-			return deposit(1)(ctx, tx)
-		})
-		if late := <-late; err != nil || late != nil {
-			t.Errorf("%v, the goroutine: %v", err, late)
 		}
-		db.checkBalance(t, 111)
+		return errors.Join(deposit(1)(ctx, tx), transactWithin(ctx, other, deposit(1)))
 	})
-}
-
-// Readers of a key have it together, so a reader does not wait for the other reader's transaction
-// when it acquires the lock.
-func TestADetachedReaderDoesNotWaitForTheConnectionOfItsTransaction(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		db.SetMaxOpenConns(1)
-		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.Background()) }()
-		h := handle(t, l, db)
-		shared := locker.Rule{Key: t.Name(), Mode: locker.Shared}
-		err = h.Do(t.Context(), shared, func(ctx context.Context, _ *sqllock.Tx) error {
-			detached, cancel := context.WithTimeout(locker.Detach(ctx), patience/3)
-			defer cancel()
-			return h.Do(detached, shared, func(context.Context, *sqllock.Tx) error { return nil })
-		})
-		if !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("err = %v", err)
-		}
-	})
+	if err != nil {
+		t.Error(err)
+	}
+	db.checkBalance(t, 101)
+	other.checkBalance(t, 101)
 }

@@ -267,7 +267,7 @@ func (m *mysql8) refused(ctx context.Context, query string) error {
 // minimalServer returns db as the database of a library whose server accepts what MySQL accepts.
 func minimalServer(db *database, blocks, timeOuts *int) sqllock.Database[*sql.Tx] {
 	return sqllock.Database[*sql.Tx]{
-		Dialect: maria, Pool: db,
+		Dialect: maria,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
 			tx, err := db.BeginTx(ctx, opts)
 			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, blocks, timeOuts}, err

@@ -117,9 +117,9 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		engine, _ := memory(t)
-		l := locktest.Reentrant(t, engine)
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			if err := transact(ctx, l, db, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
+		h := handle(t, locktest.Reentrant(t, engine), db)
+		err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := h.Do(ctx, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("inside the other: %v", err)
 			}
 			return deposit(10)(ctx, tx)
@@ -127,13 +127,8 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			for range 2 {
-				if err := transact(ctx, l, db, account, deposit(1)); err != nil {
-					return err
-				}
-			}
-			return nil
+		err = locker.Run(t.Context(), locktest.Reentrant(t, engine), account, func(ctx context.Context) error {
+			return errors.Join(h.Within(ctx, deposit(1)), h.Within(ctx, deposit(1)))
 		})
 		if err != nil {
 			t.Error(err)
