@@ -40,11 +40,8 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	}
 	g := &Guard{config: cfg, locker: l, units: exclusive.CountsUnits(l)}
 	g.stopped, g.stop = context.WithCancel(context.Background())
-	if cfg.redis != nil {
-		g.waker = &waker{
-			lines:     lines{redis: cfg.redis, prefix: cfg.prefix + "asynqlock:"},
-			inspector: g.inspector, locker: l, ctx: g.stopped, keys: make(map[string]*interest),
-		}
+	if cfg.wakes {
+		g.waker = &waker{lines: lines{redis: cfg.redis, prefix: cfg.prefix + "asynqlock:"}, inspector: cfg.inspector}
 	}
 	return g, nil
 }
@@ -97,15 +94,15 @@ type job struct {
 	wait    time.Duration // the wait of the next attempt
 	lock    locker.Rule   // the Rule of the last attempt
 
-	staying       bool   // the task waits in its worker, because it cannot be put off
-	calledEarlier bool   // the task has been at the front of its key's line since an earlier delivery
-	tasksAhead    int    // how many tasks were before this task when it was put into its key's line
-	front         string // the entry of the task that was then at the front
-	inLine        bool   // the task has a place in the line
-	leftLine      bool   // the task had a place in the line and gave it up
-	othersInLine  bool   // the delivery saw other tasks in the line
+	staying bool // the task waits in its worker, because it cannot be put off
 
-	overlaps   bool          // in the last attempt, the task's earlier run or a watcher had the key
+	inLine   bool  // the task has a place in the line of its key
+	front    front // what the task found there
+	leftLine bool  // the task gave up its place
+	followed bool  // others waited behind the task when it left the line
+	found    front // what was in the line before the release
+
+	overlaps   bool          // in the last attempt, the task's earlier run had the key
 	ran        bool          // the handler was called
 	lease      *locker.Lease // the lease of the handler's run
 	handlerErr error         // what the handler returned
@@ -119,22 +116,7 @@ func (j *job) process(ctx context.Context) error {
 	if j.delivered {
 		j.guard.warnUnconfigured(ctx)
 	}
-	w := j.guard.waker
-	if w == nil || !j.delivered {
-		return j.deliver(ctx)
-	}
-	if !w.enter(j.lock.Key, j.mustQueue() && j.wait == locker.NoWait && !admitsSeveral(j.lock)) {
-		if !j.isCalled(ctx) {
-			p := j.problem(j.queuedError())
-			if j.putOff(ctx, p) {
-				return p
-			}
-			j.leaveLine(ctx)
-			j.staying = true
-		}
-		w.enter(j.lock.Key, false)
-	}
-	defer func() { w.exit(j.lock, j.ran || j.leftLine, j.othersInLine) }()
+	defer j.callNext(ctx)
 	return j.deliver(ctx)
 }
 
@@ -147,14 +129,18 @@ func (j *job) deliver(ctx context.Context) error {
 			return j.runResult(ctx)
 		}
 		p := j.problem(err)
-		if p.Verdict != Snoozed {
-			j.leaveLine(ctx)
-			return p
-		}
-		if j.putOff(ctx, p) {
-			return p
+		if p.Verdict == Snoozed && j.mayPutOff(ctx) {
+			if j.mustLookAgain(ctx, p) {
+				continue
+			}
+			if j.putOff(ctx, p) {
+				return p
+			}
 		}
 		j.leaveLine(ctx)
+		if p.Verdict != Snoozed {
+			return p
+		}
 		if !j.stay(ctx, p) {
 			return j.giveUpProblem(ctx, p)
 		}
@@ -194,7 +180,9 @@ func (j *job) run(ctx context.Context) error {
 		j.ran = true
 		j.lease, _ = locker.FromContext(ctx)
 		j.leaveLine(ctx)
+		began := time.Now()
 		j.handlerErr = j.next.ProcessTask(ctx, j.task)
+		j.beforeRelease(ctx, began)
 		return j.handlerErr
 	}
 	if j.lock.Wait == locker.NoWait {
@@ -262,7 +250,7 @@ func (g *Guard) Stop(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.waker.awaitEnd()
+		g.waker.stop()
 	}()
 	select {
 	case <-ended:

@@ -11,7 +11,8 @@ import (
 
 const (
 	// taskCheckInterval is how often a configured server looks for tasks, on average, when it is
-	// idle. With asynq's default of 1 s, a task that is called from its line would wait too long.
+	// idle. With asynq's default of 1 s, a task that is called from its line would wait for a worker
+	// for as long as several short tasks run.
 	taskCheckInterval = 50 * time.Millisecond
 	// delayedTaskCheckInterval is how often a configured server looks for delayed tasks that are
 	// due.
@@ -24,21 +25,17 @@ const (
 // returns false, RetryDelayFunc returns the Problem's RetryAfter, and ErrorHandler is not called
 // for a busy key. cfg's own functions decide on all other errors.
 //
-// Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s, if they are 0 in
-// cfg. With asynq's defaults of 1 s and 5 s, tasks would wait longer. With Configure's values, an
-// idle server sends about 20 small commands per queue and second to Redis. With [WithWaking],
-// Configure also starts the goroutine that watches lines, which sends 7 commands a second until
-// [Guard.Stop].
+// If it is 0 in cfg, Configure sets DelayedTaskCheckInterval to 1 s (asynq's default is 5 s), so
+// that tasks come back soon after their pauses. With [WithWaking], it sets TaskCheckInterval to 50
+// ms (asynq's default is 1 s), because a called task waits for a worker for up to 1.5 times as long.
+// An idle server of one queue then sends about 50 commands a second to Redis instead of 8.
 //
 // A server that was not configured counts every error as a failure. On a server that was not
 // configured, a task waits in its worker, like a task without a retry left. The Guard logs an error
 // once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
-	if g.waker != nil {
-		g.waker.start() // tasks that other processes have put off may wait already
-	}
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
-	if cfg.TaskCheckInterval <= 0 {
+	if g.waker != nil && cfg.TaskCheckInterval <= 0 {
 		cfg.TaskCheckInterval = taskCheckInterval
 	}
 	if cfg.DelayedTaskCheckInterval <= 0 {

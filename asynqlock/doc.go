@@ -39,8 +39,8 @@
 //	Archive()  the task is moved to asynq's archive
 //	Wait(d)    before any of these, the task waits in its worker, in the key's queue
 //
-// With [WithWaking], a task that was put off runs as soon as the key is free and the tasks ahead of
-// it have run. Without WithWaking, asynq delivers the task again after a pause.
+// With [WithWaking], a task that was put off runs as soon as the tasks ahead of it have released the
+// key. Without WithWaking, asynq delivers the task again after a pause.
 //
 // These policies use no retry of the task: see [Guard.Configure] and [WithWaking]. If the key is
 // busy with an earlier run of the same task, Drop and Archive put the task off instead. A task can
@@ -80,7 +80,6 @@
 //
 // Besides the keys of the rules, this package locks asynq-scheduler (see [RunScheduler]) and
 // asynq-tick:SCHEDULER:ENTRY:SECOND. The names of these locks in traces are asynq-scheduler and
-// asynq-tick. asynq-wake is the name of a wait for the key of a task that was put off. With Drop or
-// Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis, this package keeps
-// asynqlock:line:{KEY}, asynqlock:call:{KEY} and asynqlock:lines, see [WithWaking].
+// asynq-tick. With Drop or Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis,
+// this package keeps asynqlock:line:{KEY} and asynqlock:called:{KEY}, see [WithWaking].
 package asynqlock

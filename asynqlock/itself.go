@@ -93,10 +93,8 @@ func (j *job) runNamed(ctx context.Context) error {
 		return err
 	}
 	if e, ok := errors.AsType[*locker.Error](err); ok {
-		ranBefore := e.HolderMetadata == name
-		j.ranBefore = j.ranBefore || ranBefore
-		// A watcher holds the key for a moment, and does no work: the task is no duplicate of it.
-		j.overlaps = ranBefore || e.HolderMetadata == wakeName
+		j.overlaps = e.HolderMetadata == name
+		j.ranBefore = j.ranBefore || j.overlaps
 	}
 	return err
 }

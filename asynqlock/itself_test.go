@@ -87,21 +87,13 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	}
 }
 
-// A task that cannot be put off stays in its worker when it meets a watcher, or its own earlier
-// run. Then it runs in another attempt, whose lease must name the task, too: if the server stops
-// during this run, the task meets this lease.
+// A task that cannot be put off stays in its worker when it meets its own earlier run. Then it runs
+// in another attempt, whose lease must name the task, too: if the server stops during this run, the
+// task meets this lease.
 func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.T) {
 	t.Parallel()
-	watcher := func(string, string) string { return asynqlock.WakeName }
-	own := func(queue, id string) string { return key.Of("asynq-task", queue, id) }
-	for name, tc := range map[string]struct {
-		metadata func(queue, id string) string
-		wait     time.Duration // of Adjust; 0: unchanged
-	}{
-		"a watcher":                        {watcher, 0},
-		"its own earlier run":              {own, 0},
-		"its own earlier run, short waits": {own, 50 * time.Millisecond},
-	} {
+	// the Wait that Adjust sets; 0: unchanged
+	for name, wait := range map[string]time.Duration{"long waits": 0, "short waits": 50 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
@@ -112,15 +104,15 @@ func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.
 				}
 			}
 			other := q.locker()
-			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: tc.metadata(q.name, "once")})
+			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: key.Of("asynq-task", q.name, "once")})
 			must(t, err)
 			g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
-				rule.Wait = cmp.Or(tc.wait, rule.Wait)
+				rule.Wait = cmp.Or(wait, rule.Wait)
 			}))
 			stopping := q.serveUntilGivenBack(g, begun, end)
 			id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
 			since := time.Now()
-			await(t, "it waits for its key, in its worker", func() bool { return time.Since(since) > 10*tc.wait && waits(other)() })
+			await(t, "it waits for its key, in its worker", func() bool { return time.Since(since) > 10*wait && waits(other)() })
 			must(t, lease.Release(t.Context()))
 			await(t, "it runs", func() bool {
 				select {

@@ -2,137 +2,172 @@ package asynqlock
 
 import (
 	"context"
-	_ "embed" // for the scripts
-	"errors"
+	_ "embed" // for the script
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-var (
-	//go:embed lua/line_join.lua
-	joinText string
-	//go:embed lua/line_call.lua
-	callText string
-	//go:embed lua/line_leave.lua
-	leaveText string
+//go:embed lua/line.lua
+var lineText string
 
-	joinScript  = redis.NewScript(joinText)
-	callScript  = redis.NewScript(callText)
-	leaveScript = redis.NewScript(leaveText)
-)
+var lineScript = redis.NewScript(lineText)
 
 const (
-	// lateAfter is how long a called task may let a free key pass. After that time, other tasks
-	// stop waiting for the called task, and the called task loses its place: it is gone, nobody
-	// serves its queue, or its queue has a backlog. A changed order is better than an idle key.
-	// The time is less than lookEvery, so the look that follows a call finds out.
-	lateAfter = 900 * time.Millisecond
-	// lateFor is how long tasks of a key may run out of order after a called task was late.
-	lateFor = 10 * time.Second
+	// comesWithin is how long a called task may let a free key pass. Then other tasks stop waiting
+	// for it: it is gone, nobody serves its queue, or its queue has a backlog.
+	comesWithin = time.Second
+	// callKept is how long it is recorded that a task was called.
+	callKept = time.Minute
+	// lineKept is how long a line is kept after a task has entered it or asked for its place. That
+	// is longer than a pause and a backlog of the task's queue usually last together.
+	lineKept = 10 * time.Minute
 	// lineBound is the time-out of each call about a line. asynq's Redis delivered the task a
 	// moment ago, so Redis usually answers.
 	lineBound = 5 * time.Second
 )
 
-// lines has one line for each locked key. A line contains the tasks that were put off, in the order
-// of their arrival. The lines are in asynq's Redis. A line is only an index: asynq stores the
-// tasks, and each task comes back after its pause. So if a line is lost, tasks come back later and
-// in another order, but no task is lost. A further index has the lines themselves: see watches.
+// lines has one line for each locked key: the tasks that were put off, in the order of their
+// arrival. The lines are in asynq's Redis. A line is only an index. asynq stores the tasks, and
+// each task comes back after its pause. So if a line is lost, no task is lost.
 type lines struct {
-	redis   redis.UniversalClient
-	prefix  string
-	lookups lookups
-	clock   serverClock
+	redis  redis.UniversalClient
+	prefix string
+
+	mu      sync.Mutex
+	asking  *question // collects the keys of the next question
+	sending bool      // a goroutine sends questions
 }
 
-// keys returns two Redis keys for the lock called key: the key of its line, and the key of the
-// line's call. Both Redis keys are in the same cluster slot.
+// front is what a task or a caller finds in a line.
+type front struct {
+	task   string        // the entry of the first task, "" if no task waits
+	called time.Duration // how long ago the first task was called, negative if it was not
+	isNew  bool          // the task that asks has entered the line just now
+}
+
+// mayTry reports whether the task with this entry may take its key if the key is free. It may if no
+// task waits before it, or if the first task was called and does not come. If the first task was
+// not called while another task's pause passed, then either the key is still busy, or its holder
+// ended without a call.
+func (f front) mayTry(entry string) bool {
+	switch {
+	case f.task == "" || f.task == entry:
+		return true
+	case f.called < 0:
+		return !f.isNew
+	default:
+		return f.called > comesWithin
+	}
+}
+
+// enter puts the task into the line of key, at the place that follows from its arrival. A task that
+// is in the line already keeps its place.
+func (ls *lines) enter(ctx context.Context, key, task string, arrived time.Time) (front, error) {
+	return ls.run(ctx, key, task, arrived.UnixMicro())
+}
+
+// call records that the first task of the line is called. It returns when that task was called
+// before: the caller decides whether the task still counts as called.
+func (ls *lines) call(ctx context.Context, key string) (front, error) { return ls.run(ctx, key, "", 0) }
+
+func (ls *lines) run(ctx context.Context, key, task string, arrived int64) (front, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lineBound)
+	defer cancel()
+	answer, err := lineScript.Run(ctx, ls.redis, ls.keys(key),
+		task, arrived, lineKept.Milliseconds(), callKept.Milliseconds(), comesWithin.Milliseconds()).Slice()
+	if err != nil {
+		return front{}, err
+	}
+	if len(answer) == 3 {
+		first, text := answer[0].(string)
+		since, number := answer[1].(int64)
+		if text && number {
+			return front{first, time.Duration(since) * time.Millisecond, answer[2] == int64(1)}, nil
+		}
+	}
+	return front{}, fmt.Errorf("asynqlock: unexpected reply %v from the line of a key", answer)
+}
+
+// leave removes the task from the line of key, and reports whether others wait there.
+func (ls *lines) leave(ctx context.Context, key, task string) (others bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lineBound)
+	defer cancel()
+	var left *redis.IntCmd
+	_, err = ls.redis.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.ZRem(ctx, ls.keys(key)[0], task)
+		left = p.Exists(ctx, ls.keys(key)[0])
+		return nil
+	})
+	return left.Val() > 0, err
+}
+
+// keys returns two Redis keys for the lock called key: its line, and the task that was called last.
+// Both are in the same slot of a Redis Cluster.
 func (ls *lines) keys(key string) []string {
 	tag := "{" + braces.Replace(key) + "}"
-	return []string{ls.prefix + "line:" + tag, ls.prefix + "call:" + tag}
+	return []string{ls.prefix + "line:" + tag, ls.prefix + "called:" + tag}
 }
 
 // braces encodes the characters that would end a hash tag early.
 var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
-// place is a task's place in its line.
-type place struct {
-	tasksAhead int           // how many tasks are before this task
-	wasInLine  bool          // the task was in the line before
-	calledAgo  time.Duration // how long ago the front task was called; negative if it was not called
-	anyOrder   bool          // tasks of this line may run out of order
-	front      string        // the entry of the task at the front
+// question asks which of several keys have a line.
+type question struct {
+	keys     []string
+	answers  []*redis.IntCmd
+	answered chan struct{}
 }
 
-// mayTry reports whether the task may take the lock if the lock is free.
-func (p place) mayTry() bool { return p.tasksAhead == 0 || p.anyOrder || p.calledAgo > lateAfter }
-
-// join puts task into the line, at the place that follows from the arrival of its delivery, and
-// returns this place. A task that is in the line already keeps its place. putOff is true if the
-// task will not take the lock now.
-func (ls *lines) join(ctx context.Context, key, task string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
+// exist reports whether tasks wait in the line of key. Each guarded task asks twice, so the calls
+// that come while a question is on its way share the next question. Without an answer in time, the
+// result is false: then tasks may run in another order, or wait until a pause is over.
+func (ls *lines) exist(ctx context.Context, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
-	if sent := time.Now(); ls.clock.mustRead(sent) {
-		now, err := ls.redis.Time(ctx).Result()
-		if err != nil {
-			return place{}, err
+	ls.mu.Lock()
+	if ls.asking == nil {
+		ls.asking = &question{answered: make(chan struct{})}
+	}
+	q, i := ls.asking, len(ls.asking.keys)
+	q.keys = append(q.keys, ls.keys(key)[0])
+	if !ls.sending {
+		ls.sending = true
+		go ls.send()
+	}
+	ls.mu.Unlock()
+	select {
+	case <-q.answered:
+		return q.answers[i].Val() > 0
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// send sends questions until nobody asks.
+func (ls *lines) send() {
+	for {
+		ls.mu.Lock()
+		q := ls.asking
+		ls.asking, ls.sending = nil, q != nil
+		ls.mu.Unlock()
+		if q == nil {
+			return
 		}
-		ls.clock.observe(now.UnixMicro(), sent, time.Now())
+		ctx, cancel := context.WithTimeout(context.Background(), lineBound)
+		_, _ = ls.redis.Pipelined(ctx, func(p redis.Pipeliner) error { // an answer with an error is 0
+			for _, k := range q.keys {
+				q.answers = append(q.answers, p.Exists(ctx, k))
+			}
+			return nil
+		})
+		cancel()
+		close(q.answered)
 	}
-	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Slice()
-	if err != nil {
-		return place{}, err
-	}
-	if len(answer) != 5 {
-		return place{}, errUnexpected(answer)
-	}
-	var numbers [4]int64
-	for i := range numbers {
-		numbers[i], _ = answer[i].(int64)
-	}
-	front, _ := answer[4].(string)
-	return place{int(numbers[0]), numbers[1] == 1, time.Duration(numbers[2]) * time.Microsecond, numbers[3] > 0, front}, nil
-}
-
-func errUnexpected(answer any) error {
-	return fmt.Errorf("asynqlock: unexpected reply %v from the line of a key", answer)
-}
-
-// callKept is how long it is recorded that a task was called.
-const callKept = time.Hour
-
-// call records that the task at the front of the line is called, and returns this task and how long
-// ago it was called. If the line is empty, task is "".
-func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lineBound)
-	defer cancel()
-	answer, err := callScript.Run(ctx, ls.redis, ls.keys(key), callKept.Milliseconds(), lateAfter.Microseconds()).Slice()
-	if errors.Is(err, redis.Nil) {
-		return "", 0, nil
-	}
-	if err != nil {
-		return "", 0, err
-	}
-	if len(answer) == 2 {
-		task, text := answer[0].(string)
-		micros, number := answer[1].(int64)
-		if text && number {
-			return task, time.Duration(micros) * time.Microsecond, nil
-		}
-	}
-	return "", 0, errUnexpected(answer)
-}
-
-// leave removes task from its line, and returns how many tasks are left.
-func (ls *lines) leave(ctx context.Context, key, task string) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, lineBound)
-	defer cancel()
-	return leaveScript.Run(ctx, ls.redis, ls.keys(key), task, lateAfter.Microseconds(), lateFor.Microseconds()).Int()
 }
 
 // entry returns the name of a task in a line.

@@ -83,7 +83,7 @@ func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 
 func (q *queue) enqueue(typename, payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	q.t.Helper()
-	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask(typename, []byte(payload)), append(opts, asynq.Queue(q.name))...)
+	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask(typename, []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
 	if err != nil {
 		q.t.Fatal(err)
 	}

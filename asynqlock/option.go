@@ -43,6 +43,12 @@ func (c *config) validate() error {
 			return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 		}
 		c.inspector = asynq.NewInspectorFromRedisClient(c.redis)
+		for _, r := range c.rules {
+			if r.snooze > longestPause {
+				r.refuse("Snooze(%v) together with WithWaking; give at most %v: a task is called when its key is free, "+
+					"and Snooze is how long it waits at most if the process that would call it has died", r.snooze, longestPause)
+			}
+		}
 	}
 	return c.rules.compile(c)
 }
@@ -72,12 +78,13 @@ func WithDecoder(decode func(t *asynq.Task, into any) error) Option {
 // same in all processes. Default: no secret, and such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in the
-// order of their arrival. A task is put off while a retry is left; asynq would archive a task
-// without one, so such a task waits in its worker. c is a client of asynq's Redis, and must outlive
-// the Guard. Use this option in every Guard of a service, so that all Guards keep the order.
-// Without WithWaking, a task that was put off comes again after a pause, in no order. Use
-// WithWaking wherever more than a few tasks share a key.
+// WithWaking runs tasks that were put off as soon as a task has released their key, one after the
+// other, in the order of their arrival. If anything else releases the key, or a process dies, the
+// next task runs when its pause is over: see [Snooze]. A task is put off while a retry is left;
+// asynq would archive a task without one, so such a task waits in its worker. c is a client of
+// asynq's Redis, and must outlive the Guard. Use this option in every Guard of a service, so that
+// all Guards keep the order. Without WithWaking, a task that was put off comes again after a pause,
+// in no order. Use WithWaking wherever more than a few tasks share a key.
 //
 // Waking uses asynq's Inspector, and blocks no worker. The lines of waiting tasks are sorted sets
 // named asynqlock:line:{KEY}; see [WithPrefix].

@@ -23,8 +23,9 @@ type Policy func(*rule)
 // together, they do not all come back at the same time. The task uses no retry for this: see
 // [Guard.Configure]. asynq stores these times in whole seconds, and looks for due tasks every
 // Config.DelayedTaskCheckInterval, by default every 5 s. With [Drop] or [Archive], Snooze applies
-// to the tasks that these policies put off. Default: the time for which the Locker expects the
-// holder to keep the key, from 1 s to 10 s.
+// to the tasks that these policies put off. With [WithWaking], the pause decides only when no task
+// calls the next one, and d is at most 30 s. Default: the time for which the Locker expects the
+// holder to keep the key, from 1 s to 10 s; with WithWaking, 10 s for a task behind others.
 func Snooze(d time.Duration) Policy {
 	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
 }

@@ -8,34 +8,21 @@ import (
 	"time"
 )
 
-// putOff puts the task off if this uses no retry of the task, and if the pause ends before the
-// task's deadline. It reports whether it has put the task off.
+// putOff puts the task off if the pause ends before the task's deadline. It reports whether it has
+// put the task off.
 func (j *job) putOff(ctx context.Context, p *Problem) bool {
-	if !j.mayPutOff(ctx) {
-		return false
-	}
-	longest, ok := j.longestPause(ctx, p.RetryAfter)
-	if !ok {
-		return false
-	}
-	p.RetryAfter = min(p.RetryAfter, longest)
-	if j.guard.waker == nil || !j.delivered || !j.inLine && !p.waitsForKey() {
-		return true
-	}
-	if !p.waitsForKey() {
+	if j.inLine && !p.waitsForKey() {
 		j.leaveLine(ctx)
-		return true
 	}
-	ahead := j.enterLine(ctx)
-	if queue, id, ok := parseEntry(j.front); ok && ahead > 0 {
-		p.note += fmt.Sprintf("; %d tasks of this key come before it, the first is %s in the queue %s", ahead, id, queue)
-	}
-	if ahead > 0 && j.rule.snooze == 0 {
-		if longest, ok := j.longestPause(ctx, backInLine); ok {
-			p.RetryAfter = min(backInLine, longest) + rand.N(time.Second)
+	if queue, id, ok := parseEntry(j.front.task); ok && j.inLine && j.front.task != j.entry() {
+		p.note += fmt.Sprintf("; tasks of this key come before it, the first is %s in the queue %s", id, queue)
+		if j.rule.snooze == 0 {
+			p.RetryAfter = pauseInLine + rand.N(pauseInLine/4)
 		}
 	}
-	return true
+	longest, ok := j.longestPause(ctx, p.RetryAfter)
+	p.RetryAfter = min(p.RetryAfter, longest)
+	return ok
 }
 
 // waitsForKey reports whether the task may run as soon as its key is free.

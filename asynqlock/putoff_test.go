@@ -27,7 +27,7 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 			q, store := newQueue(t), lockertest.NewMemory()
 			other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
 			must(t, err)
-			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour))}
+			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(longest))}
 			if waking {
 				opts = append(opts, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"))
 			}
@@ -69,7 +69,7 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
 	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
-		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Hour)))
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(longest)))
 	q.stop(g)
 	ran := make(chan struct{})
 	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
@@ -100,7 +100,7 @@ func TestAShortTimeoutBesideADeadlineUsesNoRetry(t *testing.T) {
 	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
 	work := &record{}
-	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Hour)), asynq.Config{}, work)
+	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(longest)), asynq.Config{}, work)
 	id := q.enqueue("job", `{"account":"42"}`, asynq.Timeout(3*time.Second), asynq.Deadline(time.Now().Add(24*time.Hour)), asynq.MaxRetry(3)).ID
 	await(t, "its time is nearly over", func() bool { return len(see.problems()) > 0 })
 	if got := see.problems()[0]; got != "lock-busy snoozed" {

@@ -14,7 +14,6 @@ import (
 
 func newShow(to *servers) *cobra.Command {
 	var asJSON bool
-	var line lineFlags
 	c := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show one lock: its holder or readers, and its queue in order",
@@ -38,20 +37,11 @@ Readers are listed with what is left of their leases. They leave no metadata of 
 own on the server: holder and since are those of the first reader.
 
 Callers of one process that wait for a key on equal terms mostly share one entry.
-On a quorum no order is promised, and waiters say nothing about themselves.
-
-show asynq:KEY shows the tasks of asynq that wait for KEY in a line (asynqlock with
-WithWaking), the next one first. --node names the Redis of asynq.
-
-  STATE    asynq's state of the task; gone: asynq does not have it any more`,
+On a quorum no order is promised, and waiters say nothing about themselves.`,
 		Example: `  latchctl show order:42
-  latchctl show asynq:order:42
   latchctl show order:42 --json | jq .queue`,
 		Args: exactly(1, "one key"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if key, ok := strings.CutPrefix(args[0], ofAsynq); ok {
-				return to.showLine(c, key, line, asJSON)
-			}
 			return to.withLooker(c, func(l *looker) error {
 				seen, err := l.inspect(c.Context(), args[0])
 				if err != nil {
@@ -73,7 +63,6 @@ WithWaking), the next one first. --node names the Redis of asynq.
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	line.register(c)
 	return c
 }
 

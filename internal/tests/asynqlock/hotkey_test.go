@@ -59,34 +59,39 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	select {}
 })
 
-// notes returns the notes that the tasks have written, in order: "begin" or "end", the number of
-// the task, and the process.
-func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
+// A note is what a task has written: "begin" or "end", its account and number, and its process.
+type note struct {
+	what       string
+	account, n int
+	process    string
+}
+
+// notes returns the notes that the tasks have written, in order.
+func notes(t *testing.T, c *redis.Client, queue string) (all []note) {
 	t.Helper()
 	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, line := range lines {
-		var what, process string
-		var n int
-		if _, err := fmt.Sscanf(line, `%s {"account":42,"n":%d} %s`, &what, &n, &process); err != nil {
+		var n note
+		if _, err := fmt.Sscanf(line, `%s {"account":%d,"n":%d} %s`, &n.what, &n.account, &n.n, &n.process); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		all = append(all, [3]string{what, strconv.Itoa(n), process})
+		all = append(all, n)
 	}
 	return all
 }
 
 // awaitEnds waits until n tasks of the queue have ended, but no longer than limit. It returns the
 // notes of all tasks.
-func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, limit time.Duration) [][3]string {
+func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, limit time.Duration) []note {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for {
 		all, ended := notes(t, c, queue), 0
 		for _, note := range all {
-			if note[0] == "end" {
+			if note.what == "end" {
 				ended++
 			}
 		}
@@ -142,9 +147,9 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	}
 	processes := make(map[string]bool)
 	for i, note := range awaitEnds(t, c, queue, all, 2*time.Minute) {
-		processes[note[2]] = true
-		if want := [2]string{[]string{"begin", "end"}[i%2], strconv.Itoa(i / 2)}; note[0] != want[0] || note[1] != want[1] {
-			t.Fatalf("note %d is %v, want %v", i, note, want)
+		processes[note.process] = true
+		if want := []string{"begin", "end"}[i%2]; note.what != want || note.n != i/2 {
+			t.Fatalf("note %d is %v, want the %s of task %d", i, note, want, i/2)
 		}
 	}
 	if len(processes) < 2 {
@@ -172,7 +177,7 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); killed == ""; {
 		// each task writes two notes, so after an odd number a task runs
 		if log := notes(t, c, queue); len(log)%2 == 1 {
-			killed = log[len(log)-1][2]
+			killed = log[len(log)-1].process
 			workers[killed].Kill()
 		} else if time.Now().After(deadline) {
 			t.Fatal("no task runs")
@@ -203,10 +208,10 @@ func TestAHotKeyOutlivesACutToRedis(t *testing.T) {
 	}
 	time.Sleep(3 * time.Second) // longer than the TTL of the lease
 	fault.Lift()
-	seen := make(map[string]bool)
+	seen := make(map[int]bool)
 	for _, note := range awaitEnds(t, c, queue, all, 4*time.Minute) {
-		if note[0] == "end" {
-			seen[note[1]] = true
+		if note.what == "end" {
+			seen[note.n] = true
 		}
 	}
 	if len(seen) != all {
