@@ -27,19 +27,10 @@ type QuorumOption interface {
 	setQuorum(c *config)
 }
 
-// A ServersOption sets up a Locker on one Redis server or on several: it is a SingleOption and a
-// QuorumOption.
-type ServersOption interface {
-	SingleOption
-	QuorumOption
-}
-
 type (
 	anyOption    func(*config)
 	singleOption func(*config)
 	quorumOption func(*config)
-
-	serversOption func(*config)
 )
 
 func (o anyOption) set(c *config)       { o(c) }
@@ -49,9 +40,6 @@ func (o anyOption) setQuorum(c *config) { o(c) }
 func (o singleOption) setSingle(c *config) { o(c) }
 
 func (o quorumOption) setQuorum(c *config) { o(c) }
-
-func (o serversOption) setSingle(c *config) { o(c) }
-func (o serversOption) setQuorum(c *config) { o(c) }
 
 // WithOptions makes one Option of several, in their order.
 func WithOptions(opts ...Option) Option {
