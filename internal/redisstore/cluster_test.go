@@ -116,7 +116,7 @@ func TestRunAllOnACluster(t *testing.T) {
 // answer counts at once, before the call to the hung node is given up.
 func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	t.Parallel()
-	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	s := locktest.SingleStore(cluster.Client(t))
 	var claims []store.Claim
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {

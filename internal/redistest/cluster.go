@@ -27,7 +27,10 @@ type Cluster struct {
 
 // StartCluster starts a cluster for this test alone. The cluster stops when the test ends.
 // StartCluster returns when all nodes agree on the owners of the slots, and the replicas have their
-// masters' data. The arguments are arguments of redis-server, for all nodes.
+// masters' data. The arguments are arguments of redis-server, for all nodes. Without the argument
+// --cluster-node-timeout, no replica takes over by itself, and a node that does not answer is down
+// after 15 s: on a machine that is short of processors, 2 s without an answer would be a failover
+// that the test does not expect.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{}
@@ -66,6 +69,7 @@ func LaunchCluster(args ...string) (*Cluster, error) {
 }
 
 func (c *Cluster) start(args []string) error {
+	failsOver := slices.Contains(args, "--cluster-node-timeout")
 	args = append(append([]string{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000"}, quickSync...), args...)
 	for _, role := range []*[]*Server{&c.Masters, &c.Replicas} {
 		for range 3 {
@@ -109,7 +113,18 @@ func (c *Cluster) start(args []string) error {
 			return err
 		}
 	}
-	return c.awaitReady()
+	if err := c.awaitReady(); err != nil || failsOver {
+		return err
+	}
+	for _, s := range c.nodes() {
+		err := s.runOnce(func(ctx context.Context, r *redis.Client) error {
+			return errors.Join(r.ConfigSet(ctx, "cluster-node-timeout", "15000").Err(), r.ConfigSet(ctx, "cluster-replica-no-failover", "yes").Err())
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitReady returns when every node redirects clients to the right nodes.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -85,7 +86,7 @@ func (s *SentinelSet) start(through []func(string) string) error {
 	for range 3 {
 		sentinel, err := launch(&Server{tls: s.tls, args: append([]string{"--sentinel"}, s.args...), config: fmt.Sprintf(`
 sentinel monitor %[1]s %[2]s %[3]s 2
-sentinel down-after-milliseconds %[1]s 1000
+sentinel down-after-milliseconds %[1]s 60000
 sentinel failover-timeout %[1]s 4000
 sentinel parallel-syncs %[1]s 2
 `, SentinelName, host, port)})
@@ -185,11 +186,27 @@ func (s *SentinelSet) Protect(t testing.TB, password, ofSentinels string) {
 	}
 }
 
-// Promoted waits until the Sentinels have promoted one of the replicas, and returns the promoted
-// server. From then on the Sentinels wait for a minute before the next failover: on a machine that is
-// short of processors, a second without an answer would be one, and take back what the test wrote.
+// FailOverAfter makes the Sentinels promote a replica when the master has not answered for d. At
+// first they wait for a minute: on a machine that is short of processors, a second without an
+// answer would be a failover that the test does not expect, and leases would be lost.
+func (s *SentinelSet) FailOverAfter(t testing.TB, d time.Duration) {
+	t.Helper()
+	for _, sentinel := range s.Sentinels {
+		err := sentinel.runOnce(func(ctx context.Context, c *redis.Client) error {
+			return c.Do(ctx, "sentinel", "set", SentinelName, "down-after-milliseconds", d.Milliseconds()).Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Promoted waits until the Sentinels have promoted one of the replicas, because the master was
+// killed or was asked for a failover. It returns the promoted server.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
+	s.FailOverAfter(t, time.Second)
+	defer s.FailOverAfter(t, time.Minute)
 	var promoted *Server
 	err := s.Sentinels[0].awaitNoError("promote a replica", func(ctx context.Context, c *redis.Client) error {
 		where := redis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", SentinelName)
@@ -206,14 +223,6 @@ func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, sentinel := range s.Sentinels {
-		err := sentinel.runOnce(func(ctx context.Context, c *redis.Client) error {
-			return c.Do(ctx, "sentinel", "set", SentinelName, "down-after-milliseconds", 60_000).Err()
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	return promoted
 }

@@ -144,11 +144,12 @@ func (w *world) startServers() {
 	case sentinel:
 		w.durable = false
 		w.sentinel = redistest.StartSentinel(w)
+		w.sentinel.FailOverAfter(w, time.Second)
 		w.servers = w.sentinel.Servers
 		return
 	case cluster:
 		w.durable = false
-		w.cluster = redistest.StartCluster(w)
+		w.cluster = redistest.StartCluster(w, "--cluster-node-timeout", "2000")
 		w.servers = append(slices.Clone(w.cluster.Masters), w.cluster.Replicas...)
 		return
 	}

@@ -31,7 +31,7 @@ type sites struct {
 
 func newSites(t *testing.T) sites {
 	t.Helper()
-	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	return sites{c, c.Client(t)}
 }
 
