@@ -214,18 +214,19 @@ func TestWebCostsTheServerNoMoreThanItsRate(t *testing.T) {
 	client := server.Client(t)
 	l := locktest.Single(t, client)
 	for i := range 300 {
-		locktest.Acquire(t, l, locker.Rule{Key: fmt.Sprint("order:", i), TTL: time.Minute})
+		locktest.Acquire(t, l, locker.Rule{Key: fmt.Sprint("order:", i), TTL: 10 * time.Minute}) // is not renewed in this test
 	}
 	p := openWeb(t, []string{"redis://" + server.Addr()}, "--every", "100ms", "--rate", fmt.Sprint(rate))
 	locktest.Eventually(t, "some keys are there", func() bool { _, n := p.rows(""); return n > 20 })
-	before, at := commandsOf(t, client), time.Now()
-	for time.Since(at) < 2*time.Second {
+	at := time.Now()
+	before := commandsOf(t, client)
+	for i := 0; i < 20 || time.Since(at) < 2*time.Second; i++ {
 		p.rows("sort=age")
 		p.key("order:1")
 	}
-	took := time.Since(at).Seconds()
+	after, took := commandsOf(t, client), time.Since(at).Seconds()
 	writes, n := 0.0, 0.0
-	for name, calls := range commandsOf(t, client) {
+	for name, calls := range after {
 		calls -= before[name]
 		switch name {
 		case "info": // of this test
@@ -235,7 +236,7 @@ func TestWebCostsTheServerNoMoreThanItsRate(t *testing.T) {
 			n += calls
 		}
 	}
-	if most := rate*took + 32; n > most || n < rate*took/4 || writes > 0 {
+	if most := rate*took + 32; n > most || n < 20 || writes > 0 {
 		t.Errorf("%.0f looks in %.1f s, want at most %.0f; %.0f writes, want none", n, took, most, writes)
 	}
 }
