@@ -3,6 +3,7 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -182,6 +183,19 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 		if _, err := enqueue(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)
 		}
+	}
+}
+
+// asynqVersion is the version of asynq whose struct Task has been read for task_options.go. For
+// another version, read it again: the field opts may have another meaning, or asynq may export it.
+const asynqVersion = "v0.26.0"
+
+func TestTheFieldOptsOfATaskIsThatOfAKnownVersionOfAsynq(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../go.mod")
+	must(t, err)
+	if !strings.Contains(string(text), "github.com/hibiken/asynq "+asynqVersion+"\n") {
+		t.Errorf("go.mod has another version of asynq than %s: look whether asynqlock/task_options.go is right for it", asynqVersion)
 	}
 }
 

@@ -70,16 +70,9 @@
 // A [Client] enqueues tasks with their trace and with the fences under which they are enqueued.
 // With [Unique], at most one task of each type and key exists at a time.
 //
-// # Schedules
-//
-// [RunScheduler] runs a Scheduler or a PeriodicTaskManager in one of several processes. Use it when
-// the job is a task of asynq: one process enqueues each tick, and any worker runs it. For other
-// jobs, see "A leader, a cron tick, a schedule" in docs/choosing.md.
-//
 // # Keys of this package
 //
-// Besides the keys of the rules, this package locks asynq-scheduler (see [RunScheduler]) and
-// asynq-tick:SCHEDULER:ENTRY:SECOND. The names of these locks in traces are asynq-scheduler and
-// asynq-tick. With Drop or Archive, the metadata of a lease is asynq-task:QUEUE:ID. In asynq's Redis,
-// this package keeps asynqlock:line:{KEY} and asynqlock:called:{KEY}, see [WithWaking].
+// This package locks the keys of the rules. With Drop or Archive, the metadata of a lease is
+// asynq-task:QUEUE:ID. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
+// asynqlock:called:{KEY}, see [WithWaking].
 package asynqlock

@@ -74,22 +74,6 @@ func ExampleProblem() {
 	// Output: lock-busy dropped true true
 }
 
-// Several processes run the same schedule, and one process enqueues its tasks.
-func ExampleRunScheduler() {
-	l, err := locker.Open("redis://localhost:6379")
-	if err != nil {
-		log.Fatal(err)
-	}
-	err = asynqlock.RunScheduler(context.Background(), l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
-		s := asynq.NewScheduler(asynq.RedisClientOpt{Addr: "localhost:6379"}, opts)
-		_, err := s.Register("0 * * * *", asynq.NewTask("report:hourly", nil))
-		return s, err
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-}
-
 // With Unique, the queue has at most one task for each key that guards the runs.
 func ExampleGuard_Client() {
 	l, err := locker.Open("redis://localhost:6379")

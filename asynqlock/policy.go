@@ -64,8 +64,7 @@ func Once(ttl time.Duration) Policy {
 // Rule sets fields of the lock's Rule for all tasks of this rule:
 //
 //	TTL       how long the server keeps the lock after this process dies; default: the Locker's TTL
-//	KeepFor   runs of a key begin at least this time after each other. If several schedulers
-//	          enqueue a task for the same cron tick, use [Once] instead: only one of them runs
+//	KeepFor   runs of a key begin at least this time after each other
 //	EndAfter  the handler's context ends after this time, and another run may overtake the handler
 //	Mode      Shared: such tasks of a key run together, and without others. It needs a Locker with
 //	          readers

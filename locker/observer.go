@@ -9,7 +9,7 @@ import (
 )
 
 // Op names what is done to a lock, in errors and for Observers. Adapters report operations of their
-// own: "transact" (package sqllock), "lead" and "overrun" (lead), "tick" (asynqlock), and "update"
+// own: "transact" (package sqllock), "lead" and "overrun" (lead), and "update"
 // (optimistic).
 type Op string
 

@@ -39,7 +39,6 @@
 //	latchkit.lock.fence.regressions  counter: transactions refused because the fence went back
 //	latchkit.sql.commits             counter: result
 //	latchkit.idempotency.replays     counter
-//	latchkit.scheduler.ticks         counter: result
 //	latchkit.quorum.nodes.out        present number, without a name: nodes without a vote
 //
 // Exemplars connect the values in a histogram with the spans.

@@ -16,7 +16,7 @@ type instruments struct {
 	leasesHeld, waiting, nodesOut        metric.Int64UpDownCounter
 
 	handoffs, renewals, losses, rejections, regressions metric.Int64Counter
-	requests, replays, commits, ticks                   metric.Int64Counter
+	requests, replays, commits                          metric.Int64Counter
 }
 
 // newInstruments makes all instruments with m.
@@ -32,7 +32,7 @@ func newInstruments(m metric.Meter) (instruments, error) {
 		handoffs: instrument(&err, counter, handoffs), renewals: instrument(&err, counter, renewals), losses: instrument(&err, counter, losses),
 		rejections: instrument(&err, counter, fenceRejections), regressions: instrument(&err, counter, fenceRegressions),
 		requests: instrument(&err, counter, requests), replays: instrument(&err, counter, replays),
-		commits: instrument(&err, counter, commits), ticks: instrument(&err, counter, ticks),
+		commits: instrument(&err, counter, commits),
 	}
 	return i, err
 }

@@ -55,7 +55,6 @@ const (
 	opLead     locker.Op = "lead"     // package lead
 	opOverrun  locker.Op = "overrun"
 	opUpdate   locker.Op = "update" // package optimistic
-	opTick     locker.Op = "tick"   // package asynqlock
 
 	resultStaleFence     locker.Result = "stale_fence" // package sqllock
 	resultFenceRegressed locker.Result = "fence_regressed"
@@ -107,7 +106,6 @@ var (
 		"Requests that adapters guarded, by outcome. A request that lost its lock counts twice.", nil}
 	replays  = description{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer.", nil}
 	commits  = description{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by outcome.", nil}
-	ticks    = description{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by outcome.", nil}
 	nodesOut = description{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them.", nil}
 )
 

@@ -81,8 +81,6 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 		o.release.Record(p.ctx, took, p.usualOptions(all).record...)
 	case opTransact:
 		p.measureCommit(out)
-	case opTick:
-		o.ticks.Add(p.ctx, 1, p.optionsFor(series{result: out.Result}).add...)
 	default: // extends, downgrades and revokes are rare, and not measured
 	}
 }

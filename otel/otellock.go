@@ -68,7 +68,7 @@ var _ interface {
 // Begin starts the operation's span, if it has one, and its measurements.
 func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	place := placeOf(op)
-	if place < 0 && op != opTick { // op has neither a span nor a measurement
+	if place < 0 { // op has neither a span nor a measurement
 		return ctx, nil
 	}
 	t, mode := o.targets.targetOf(rule.Name), rule.Mode&1

@@ -1,5 +1,5 @@
-// Asynq-reports is a small back office. Two workers make reports, send invoices and follow a
-// schedule, and locks keep their tasks apart. Run the program from the root of the repository.
+// Asynq-reports is a small back office. Two workers make reports and send invoices, and locks keep
+// their tasks apart. Run the program from the root of the repository.
 // Nothing has to be installed:
 //
 //	go run ./examples/asynq-reports
@@ -54,7 +54,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		return err
 	}
 	defer o.close()
-	for _, scene := range []func(context.Context, io.Writer) error{o.orderReports, o.orderImports, o.orderInvoices, o.runSchedule} {
+	for _, scene := range []func(context.Context, io.Writer) error{o.orderReports, o.orderImports, o.orderInvoices} {
 		if err := scene(ctx, out); err != nil {
 			return err
 		}

@@ -194,67 +194,6 @@ func (o *office) orderInvoices(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// runSchedule runs the same schedule in two replicas, and stops the leader.
-func (o *office) runSchedule(ctx context.Context, out io.Writer) error {
-	fmt.Fprintln(out, "\nTwo replicas run the same schedule, with one tick per second.")
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	type tick struct {
-		replica int
-		second  int64
-	}
-	ticks, ended := make(chan tick, 100), make(chan error, workers)
-	var stops [workers]context.CancelFunc
-	for i, l := range o.lockers {
-		ctx, stop := context.WithCancel(ctx)
-		stops[i] = stop
-		base := asynq.SchedulerOpts{LogLevel: asynq.FatalLevel, PostEnqueueFunc: func(*asynq.TaskInfo, error) { ticks <- tick{i, time.Now().Unix()} }}
-		go func() {
-			ended <- asynqlock.RunScheduler(ctx, l, locker.Rule{}, func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
-				s := asynq.NewSchedulerFromRedisClient(o.redis, opts)
-				_, err := s.Register("@every 1s", asynq.NewTask("stats:count", nil))
-				return s, err
-			}, asynqlock.WithSchedulerBase(base))
-		}()
-	}
-	seconds, leader := map[int64]bool{}, -1
-	for n, after := 0, 0; after < 2; n++ {
-		var t tick
-		select {
-		case t = <-ticks:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		switch {
-		case seconds[t.second]:
-			return errors.New("two ticks were enqueued in one second")
-		case n == 0:
-			leader = t.replica
-			fmt.Fprintln(out, "  one replica leads, and enqueues the ticks")
-		case n == 1:
-			if t.replica != leader {
-				return errors.New("both processes enqueue ticks")
-			}
-			stops[leader]()
-			fmt.Fprintln(out, "  the leader is stopped")
-		case t.replica != leader:
-			if after++; after == 1 {
-				fmt.Fprintln(out, "  the other replica takes over, and no second has two ticks")
-			}
-		}
-		seconds[t.second] = true
-	}
-	for _, stop := range stops {
-		stop()
-	}
-	for range stops {
-		if err := <-ended; err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func task(typename string, payload any) *asynq.Task {
 	text, err := json.Marshal(payload)
 	if err != nil {

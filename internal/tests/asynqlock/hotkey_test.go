@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	mux.Use(g.Middleware)
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
 		note := func(what string) error {
-			return c.RPush(ctx, queue+":notes", what+" "+string(t.Payload())+" "+strconv.Itoa(pid)).Err()
+			return c.RPush(ctx, queue+":notes", what+" "+string(t.Payload())+" "+strconv.Itoa(os.Getpid())).Err()
 		}
 		if err := note("begin"); err != nil {
 			return err
@@ -55,7 +56,7 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	if err := server.Start(mux); err != nil {
 		panic(err)
 	}
-	fmt.Println("ready", pid)
+	fmt.Println("ready", os.Getpid())
 	select {}
 })
 
