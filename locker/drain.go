@@ -83,12 +83,12 @@ func errClosed(key string) error {
 	return &Error{Op: OpAcquire, Key: key, RetryAfter: time.Second, Err: ErrClosed}
 }
 
-// enterAcquire counts a call of Acquire, by the caller c, among the calls under way. It returns
+// enterAcquire counts a call of Acquire, by w, among the calls under way. It returns
 // false if the caller is refused, because the Locker is closed or being drained.
-func (e *Engine) enterAcquire(c *caller) bool {
-	c.refused = e.draining
+func (e *Engine) enterAcquire(w *waiter) bool {
+	w.refused = e.draining
 	// Join fails when the lease of the caller has ended meanwhile, and Drain has returned.
-	if !e.holders.Enter() && (!c.isHolder() || !e.holders.Join()) {
+	if !e.holders.Enter() && (!w.isHolder() || !e.holders.Join()) {
 		return false
 	}
 	if e.acquires.Enter() {
@@ -108,23 +108,23 @@ func (e *Engine) leaveAcquire() {
 // isRefused reports whether the caller must not wait any longer, because the Locker is being closed
 // or drained. During a drain, this is decided only when it matters, because it costs a look into
 // the context.
-func (c *caller) isRefused() bool {
+func (w *waiter) isRefused() bool {
 	select {
-	case <-c.refused:
+	case <-w.refused:
 	default:
 		return false
 	}
-	if c.refused == c.engine.draining && c.isHolder() {
-		c.refused = c.engine.closing
-		return c.engine.isClosing()
+	if w.refused == w.engine.draining && w.isHolder() {
+		w.refused = w.engine.closing
+		return w.engine.isClosing()
 	}
 	return true
 }
 
 // isHolder reports whether the caller's context has a lease of this Engine that has not ended.
-func (c *caller) isHolder() bool {
-	for h := heldIn(c.ctx); h != nil; h = h.outer {
-		if h.lease != nil && h.lease.engine == c.engine && h.lease.state.endError() == nil {
+func (w *waiter) isHolder() bool {
+	for h := heldIn(w.ctx); h != nil; h = h.outer {
+		if h.lease != nil && h.lease.engine == w.engine && h.lease.state.endError() == nil {
 			return true
 		}
 	}

@@ -31,9 +31,8 @@ type Engine struct {
 
 	calls    calls.Pool  // goroutines of a Store without Steps, of subscriptions, of operators' calls and of the Observer
 	acquires calls.Tasks // calls of Acquire
-	// This pool has acquisitions that have ended and to which no goroutine refers, so that their
-	// memory is used again.
-	acquisitions sync.Pool
+	// Waiters that have ended and to which no goroutine refers, so that their memory is used again.
+	spareWaiters sync.Pool
 	runs         calls.Tasks // the functions that Run is executing
 	holders      calls.Tasks // leases, and calls of Acquire; Drain waits for them
 
@@ -106,50 +105,68 @@ var _ Locker = (*Engine)(nil)
 // this Locker, the error is ErrSelfDeadlock. On a semaphore, a nested Acquire takes further units;
 // the error is ErrSelfDeadlock if the caller's own leave too few.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	a, err := e.newAcquisition(ctx, rule)
+	w, err := e.newWaiter(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	returned := false
 	defer func() {
 		if !returned {
-			_, _ = a.report(nil, &Error{Op: OpAcquire, Key: rule.Key, Err: errPanicked})
+			_, _ = w.report(nil, &Error{Op: OpAcquire, Key: rule.Key, Err: errPanicked})
 		}
 		e.leaveAcquire()
 	}()
-	a.caller.observe()
-	lease, err := a.report(a.run())
+	w.observe()
+	lease, err := w.report(w.run())
 	returned = true
 	if err == nil {
-		a.recycle()
+		w.recycle()
 	}
 	return lease, err
 }
 
-// newAcquisition makes the acquisition of one call of Acquire, and counts it among those under way.
-// When it fails, nothing was sent and nothing was observed.
-func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, error) {
+// newWaiter makes the waiter of one call of Acquire, and counts it among those under way. When it
+// fails, nothing was sent and nothing was observed.
+func (e *Engine) newWaiter(ctx context.Context, rule Rule) (*waiter, error) {
 	adaptive := e.tuner != nil && rule.TTL == 0
 	if adaptive {
 		rule.TTL = e.tuner.ttl()
 	}
 	rule, err := e.cfg.resolve(rule)
-	a, used := e.acquisitions.Get().(*acquisition)
+	w, used := e.spareWaiters.Get().(*waiter)
 	if !used {
-		a = new(acquisition)
+		w = new(waiter)
 	}
-	a.caller.engine, a.caller.rule, a.caller.adaptive, a.caller.began, a.caller.ctx, a.caller.observed = e, rule, adaptive, time.Now(), ctx, ctx
-	a.ticket = &a.own // set at once, because the acquire may end before its first question
+	w.engine, w.rule, w.adaptive, w.began, w.ctx, w.observed = e, rule, adaptive, time.Now(), ctx, ctx
+	w.place = &w.own // set at once, because the acquire may end before its first question
 	if err == nil {
-		err = a.caller.mindOrder(ctx)
+		err = w.mindOrder(ctx)
 	}
-	if err == nil && !e.enterAcquire(&a.caller) {
+	if err == nil && !e.enterAcquire(w) {
 		err = ErrClosed
 	}
 	if err != nil {
-		return nil, a.fail(err, 0)
+		return nil, w.fail(err, 0)
 	}
-	return a, nil
+	return w, nil
+}
+
+// observe notifies the Observer that the acquire begins.
+func (w *waiter) observe() {
+	w.observed, w.finish = w.engine.cfg.observe(w.observed, OpAcquire, w.rule)
+}
+
+// report tells the Observer the result (lease, err), and returns the same values.
+func (w *waiter) report(lease *Lease, err error) (*Lease, error) {
+	if end := w.finish; end != nil {
+		w.finish = nil
+		finish(end, w.outcome(lease, err))
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.engine.examine.Do(func() { w.engine.calls.Do(w.engine.warn) })
+	return lease, nil
 }
 
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the

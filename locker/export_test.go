@@ -12,18 +12,18 @@ func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(tt
 // LateReader acquires like a reader that has looked for an open phase, has found none, and
 // enters its cohort only after a phase has opened.
 func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
-	a, err := e.newAcquisition(ctx, r)
+	w, err := e.newWaiter(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer e.leaveAcquire()
-	t, _ := e.cohorts.sharedTerms(a.caller.rule, a.caller.adaptive)
-	e.cohorts.enter(a, t, false)
-	turn, err := a.awaitTurn()
-	if err != nil {
-		return nil, err
+	t, _ := e.cohorts.sharedTerms(w.rule, w.adaptive)
+	e.cohorts.enter(w, t, false)
+	a := awaited{turns: w.turns}
+	if _, why := w.await(&a); why != nil {
+		return nil, why
 	}
-	return a.takeOver(turn), nil
+	return w.takeOver(a.turn), nil
 }
 
 // Suspend simulates that the Engine's machine was suspended for d.

@@ -27,13 +27,13 @@ type Lease struct {
 	state leaseState
 }
 
-// init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of the
+// init makes l the Lease of w. The Lease uses h and the given fence, which is one of the
 // fences in h's block.
-func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
-	l.engine, l.hold, l.rule, l.fence = a.caller.engine, h, a.caller.rule, fence
-	l.state.began, l.state.mode = time.Now(), a.caller.rule.Mode
+func (l *Lease) init(w *waiter, h *hold, fence uint64) {
+	l.engine, l.hold, l.rule, l.fence = w.engine, h, w.rule, fence
+	l.state.began, l.state.mode = time.Now(), w.rule.Mode
 	l.engine.holders.Join() // succeeds, because the call of Acquire is counted; notifyObserver ends it
-	l.base, l.endHold = a.caller.engine.cfg.observe(a.caller.ctx, OpHold, a.caller.rule)
+	l.base, l.endHold = w.engine.cfg.observe(w.ctx, OpHold, w.rule)
 }
 
 // String returns, for example, "lease of order:42, fence 1763688000123456". It never shows the

@@ -112,11 +112,6 @@ func (l *Lease) keepNothing() {
 	l.hold.keepUntil = 0
 }
 
-// holder returns the description of this hold for a caller that waits for it.
-func (h *hold) holder() store.Holder {
-	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
-}
-
 // errTimeout returns the error for a hold whose deadline has passed. The caller holds the keeper's
 // mutex.
 func (h *hold) errTimeout() error {

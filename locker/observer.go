@@ -223,7 +223,7 @@ func absorb(method string) {
 }
 
 // resultOf returns the Result of op for its error err. resultOf cannot decide whether ErrBusy means
-// a timeout: only the acquisition can, because it knows the rule.
+// a timeout: only the waiter can, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	if err == nil {
 		return successOf(op)

@@ -98,8 +98,8 @@ type sighting struct {
 
 // ensureSighting returns the sighting of the acquire, and makes it if there is none. If there
 // is no Observer, ensureSighting returns nil.
-func (w *waiting) ensureSighting(c *caller) *sighting {
-	if c.engine.cfg.observer == nil {
+func (w *waiter) ensureSighting() *sighting {
+	if w.engine.cfg.observer == nil {
 		return nil
 	}
 	if w.sighting == nil {
@@ -110,39 +110,39 @@ func (w *waiting) ensureSighting(c *caller) *sighting {
 
 // noteMet records p, the holder for which the acquire waits. Only the first such holder is
 // recorded.
-func (w *waiting) noteMet(c *caller, p Peer) {
-	if s := w.ensureSighting(c); s != nil && s.met == (Peer{}) {
+func (w *waiter) noteMet(p Peer) {
+	if s := w.ensureSighting(); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
 // noteWait is called when the acquire begins to wait at the given place in the queue, and notifies
 // the Observer.
-func (w *waiting) noteWait(c *caller, place int) {
-	s := w.ensureSighting(c)
+func (w *waiter) noteWait(place int) {
+	s := w.ensureSighting()
 	if s == nil || s.waiting {
 		return
 	}
 	s.waiting = true
-	if o, ok := c.engine.cfg.observer.(WaitObserver); ok {
+	if o, ok := w.engine.cfg.observer.(WaitObserver); ok {
 		defer absorb("Waiting")
-		s.end = o.Waiting(c.observed, c.rule, WaitEvent{Place: place, Met: s.met})
+		s.end = o.Waiting(w.observed, w.rule, WaitEvent{Place: place, Met: s.met})
 	}
 }
 
 // noteHandoff records the hand-off by which the acquire gets the lock: the holder p that released
 // it, the kind of the hand-off, and its number in the streak.
-func (w *waiting) noteHandoff(c *caller, p Peer, kind Handoff, streak int) {
-	if s := w.ensureSighting(c); s != nil {
+func (w *waiter) noteHandoff(p Peer, kind Handoff, streak int) {
+	if s := w.ensureSighting(); s != nil {
 		s.freed, s.handoff, s.streak = p, kind, streak
-		w.noteMet(c, p)
+		w.noteMet(p)
 	}
 }
 
 // noteMessage records e, a grant that came by message. The grant is not in use yet, because an
 // acquire must confirm it.
-func (w *waiting) noteMessage(c *caller, e store.Event) {
-	if s := w.ensureSighting(c); s != nil {
+func (w *waiter) noteMessage(e store.Event) {
+	if s := w.ensureSighting(); s != nil {
 		s.message = e
 	}
 }
@@ -151,21 +151,21 @@ func (w *waiting) noteMessage(c *caller, e store.Event) {
 // the grant came before the answer, confirmHandoff records the hand-off, because only the message
 // names the caller that released the key. If no message came, the acquire reached the server just
 // after the release, and confirmHandoff records nothing.
-func (w *waiting) confirmHandoff(c *caller, t *ticket, fence uint64) {
+func (w *waiter) confirmHandoff(fence uint64) {
 	s := w.sighting
 	if s == nil {
 		return // the acquire met no holder
 	}
-	if e, ok := c.engine.post.grantIn(&t.box); ok {
+	if e, ok := w.engine.post.grantIn(&w.place.box); ok {
 		s.message = e
 	}
 	if fence != 0 && s.message.Fence == fence && s.handoff == "" {
-		w.noteHandoff(c, Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
+		w.noteHandoff(Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
 	}
 }
 
 // endWait ends the wait for the Observer, if the acquire has waited.
-func (w *waiting) endWait() {
+func (w *waiter) endWait() {
 	if s := w.sighting; s != nil && s.end != nil {
 		over := s.end
 		s.end = nil

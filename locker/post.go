@@ -10,12 +10,12 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// post brings the events of a [Notifier] to the acquisitions that they concern. A message about a
+// post brings the events of a [Notifier] to the waiters that they concern. A message about a
 // grant may come before the acquire is answered, after a repeated acquire has found the grant, or
 // after the caller has left. So post knows a token from before its first queued acquire until the
 // end of its hold. An event about a token
 //
-//	that waits                         goes to its acquisition
+//	that waits                         goes to its waiter
 //	that holds, or is being released   is ignored: a repeated acquire has taken the lease before the message came
 //	that is unknown                    is a grant that no caller will use: it is released
 type post struct {
@@ -29,7 +29,7 @@ type post struct {
 	boxes map[string]*mailbox // the mailboxes by token; a mailbox is nil if the token holds the key
 }
 
-// mailbox has the events that an acquisition has not read yet.
+// mailbox has the events that a waiter has not read yet.
 type mailbox struct {
 	key   string
 	inbox string
@@ -222,7 +222,7 @@ func (p *post) deliver(e store.Event) {
 	}
 }
 
-// ring signals the acquisition.
+// ring signals the waiter.
 func (b *mailbox) ring() {
 	select {
 	case b.bell <- struct{}{}:

@@ -19,16 +19,16 @@ const firstGuess = 50 * time.Millisecond
 // jitter, so that callers that were refused at the same time do not ask again at the same time. The
 // remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.KeepFor
 // keeps locked, the remaining time is certain.
-func (a *acquisition) retryAfter() time.Duration {
-	if a.ticket.holder.Kept && a.ticket.holder.Left > 0 {
-		return a.ticket.holder.Left
+func (w *waiter) retryAfter() time.Duration {
+	if w.place.holder.Kept && w.place.holder.Left > 0 {
+		return w.place.holder.Left
 	}
-	after := min(a.waiting.remaining(&a.caller, a.ticket), maxRetryAfter)
+	after := min(w.remaining(), maxRetryAfter)
 	after += rand.N(after/4 + 1)
 	return max(after, time.Millisecond)
 }
 
-// remaining estimates how long it takes until the caller c could have the key: the time that the
+// remaining estimates how long it takes until the caller could have the key: the time that the
 // holder still needs, plus the time that the waiters ahead need after the holder. The waiters count
 // for at most maxRetryAfter.
 //
@@ -37,23 +37,23 @@ func (a *acquisition) retryAfter() time.Duration {
 // as the part that is over. If this process has seen no earlier holder, the rest is expected to
 // be as long as the part that is over. So a caller that waits as advised doubles its pause each
 // time, and comes late by about the length of one hold.
-func (w *waiting) remaining(c *caller, t *ticket) time.Duration {
+func (w *waiter) remaining() time.Duration {
 	var held time.Duration
 	if !w.heldSince.IsZero() {
 		held = max(time.Since(w.heldSince), 0)
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := c.engine.times.meanHold(c.rule.Name, 1); ok {
+	if usual, ok := w.engine.times.meanHold(w.rule.Name, 1); ok {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)
 		}
 	}
-	if t.holder.Left >= 0 {
-		rest = min(rest, t.holder.Left)
+	if w.place.holder.Left >= 0 {
+		rest = min(rest, w.place.holder.Left)
 	}
-	ahead, turn := int64(max(t.place-1, 0)), int64(each)/int64(c.rule.maxHolders())
+	ahead, turn := int64(max(w.place.position-1, 0)), int64(each)/int64(w.rule.maxHolders())
 	if ahead > 0 && turn > int64(maxRetryAfter)/ahead {
 		return maxRetryAfter // the product could overflow
 	}

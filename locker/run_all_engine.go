@@ -23,19 +23,19 @@ var _ multiLocker = (*Engine)(nil)
 // succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
-	var all []*acquisition
+	var all []*waiter
 	returned := false
 	defer func() {
 		if !returned {
 			err = errPanicked
 		}
 		for _, a := range all {
-			_, _ = a.report(nil, err) // no effect on an acquisition that has a result already
+			_, _ = a.report(nil, err) // no effect on a waiter that has a result already
 			e.leaveAcquire()
 		}
 	}()
 	for _, rule := range rules {
-		a, err := e.newAcquisition(ctx, rule)
+		a, err := e.newWaiter(ctx, rule)
 		if err != nil {
 			returned = true
 			return nil, err
@@ -43,7 +43,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 		all = append(all, a)
 	}
 	for _, a := range all {
-		a.caller.observe()
+		a.observe()
 	}
 	leases, err = gather(ctx, func(g *gathering) error {
 		for rest := all; len(rest) > 0; {
@@ -52,7 +52,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 				return err
 			}
 			for _, a := range rest[:alone] {
-				a.caller.ctx, a.caller.rule, a.caller.began = g.ctx, a.caller.rule.withRemainingWait(began), time.Now()
+				a.ctx, a.rule, a.began = g.ctx, a.rule.withRemainingWait(began), time.Now()
 				lease, err := a.report(a.run())
 				if err != nil {
 					return err
@@ -70,26 +70,26 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // takeTogether tries to take all leases in one step. If the step takes all leases, aloneCount is 0.
 // Otherwise the step takes none. Then the leases up to the first key that is held must be taken
 // alone, and aloneCount is the number of these leases.
-func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time) (aloneCount int, err error) {
+func (e *Engine) takeTogether(g *gathering, all []*waiter, began time.Time) (aloneCount int, err error) {
 	// A step for all keys does not suit readers and permits.
-	apart := func(a *acquisition) bool { return a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 }
-	if over := g.ctx.Err() != nil || all[0].caller.isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
+	apart := func(a *waiter) bool { return a.rule.Mode == Shared || a.rule.Limit > 0 }
+	if over := g.ctx.Err() != nil || all[0].isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
 		return len(all), nil
 	}
 	j := joint{all: all, began: began, sentAt: time.Now()}
 	for _, a := range all {
 		j.prepare(a)
 	}
-	// The call may continue after this function has returned, so these acquisitions are not
+	// The call may continue after this function has returned, so these waiters are not
 	// recycled.
 	grants, failure, err := j.ask(g)
 	for asked := j.sentAt; err == nil && failure != nil && j.asksAgain(failure, asked); {
 		time.Sleep(jointPause)
 		j.unclear, j.sentAt = true, time.Now()
 		for _, a := range all {
-			a.ticket.token.endCall(callLost)
-			a.ticket.token.ask()
-			a.waiting.calls++
+			a.place.token.endCall(callLost)
+			a.place.send(j.sentAt)
+			a.calls++
 		}
 		grants, failure, err = j.ask(g)
 	}
@@ -109,7 +109,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 			j.forget()
 			return 0, all[i].fail(ErrDone, 0)
 		}
-		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.caller.rule.Wait == NoWait {
+		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
 			a.noteBusy(g)
 			j.forget()
 			return 0, a.giveUp(errWaitOver)
@@ -126,7 +126,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 
 // joint is one attempt to take several keys, with a token for each key.
 type joint struct {
-	all    []*acquisition
+	all    []*waiter
 	claims []store.Claim
 	began  time.Time // when the RunAll began
 	sentAt time.Time
@@ -146,18 +146,17 @@ func (j *joint) asksAgain(failure error, asked time.Time) bool {
 	if refused || errors.Is(failure, store.ErrNotReplicated) || time.Since(asked) >= unansweredFor {
 		return false
 	}
-	return slices.ContainsFunc(j.all, func(a *acquisition) bool { return a.caller.rule.Wait == NoWait })
+	return slices.ContainsFunc(j.all, func(a *waiter) bool { return a.rule.Wait == NoWait })
 }
 
 // prepare adds the claim of a, which wants one of the keys.
-func (j *joint) prepare(a *acquisition) {
-	a.caller.describe()
-	a.ticket = &a.own
-	a.ticket.claim = a.caller.newClaim()
-	a.waiting.calls++
-	a.ticket.token.ask()
-	a.ticket.firstSent, a.ticket.sentAt = j.sentAt, j.sentAt
-	j.claims = append(j.claims, a.ticket.claim)
+func (j *joint) prepare(a *waiter) {
+	a.describe()
+	a.place = &a.own
+	a.place.claim = a.newClaim()
+	a.calls++
+	a.place.send(j.sentAt)
+	j.claims = append(j.claims, a.place.claim)
 }
 
 // ask makes the call and waits for its answer. If the call fails, failure is its error. If the end
@@ -165,19 +164,19 @@ func (j *joint) prepare(a *acquisition) {
 func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error) {
 	first := j.all[0]
 	for _, a := range j.all {
-		if a.caller.rule.Wait > 0 && (first.caller.rule.Wait <= 0 || a.caller.rule.Wait < first.caller.rule.Wait) {
+		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
 			first = a
 		}
 	}
-	e, all := first.caller.engine, caller{engine: first.caller.engine, ctx: g.ctx, refused: first.caller.refused}
-	if first.caller.rule.Wait > 0 {
-		timer := e.timers.Start(max(first.caller.rule.Wait-time.Since(j.began), 0))
+	e, all := first.engine, waiter{engine: first.engine, ctx: g.ctx, refused: first.refused}
+	if first.rule.Wait > 0 {
+		timer := e.timers.Start(max(first.rule.Wait-time.Since(j.began), 0))
 		defer e.timers.Stop(timer)
 		all.expiry = timer.C
 	}
 	var answers []store.Grant
 	var failed error
-	answered, calling, claims := make(chan struct{}), j.all[0].caller.observed, j.claims
+	answered, calling, claims := make(chan struct{}), j.all[0].observed, j.claims
 	e.calls.Do(func() {
 		defer close(answered)
 		if answers, failed = e.can.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
@@ -201,7 +200,7 @@ func (j *joint) ask(g *gathering) (grants []store.Grant, failure, waitErr error)
 		return nil, errNoAnswer, nil
 	default:
 		if time.Since(j.sentAt) > freshGrant {
-			first.waiting.failure = errNoAnswer
+			first.failure = errNoAnswer
 		}
 		_ = j.undo(errNoAnswer)
 		return nil, nil, first.giveUp(over)
@@ -216,7 +215,7 @@ func (j *joint) undo(failure error) error {
 	j.unclear = true
 	j.forget()
 	for _, a := range j.all {
-		if a.caller.rule.Wait == NoWait {
+		if a.rule.Wait == NoWait {
 			return a.fail(asUnavailable(failure), 0)
 		}
 	}
@@ -228,30 +227,31 @@ func (j *joint) undo(failure error) error {
 func (j *joint) forget() {
 	for _, a := range j.all {
 		if j.unclear {
-			a.ticket.token.endCall(callLost)
-			a.ticket.giveBack(a.caller.engine)
+			a.place.token.endCall(callLost)
+			a.place.giveBack(a.engine)
 		}
-		a.own = ticket{holder: a.ticket.holder, place: a.ticket.place}
-		a.ticket = &a.own
+		a.own = place{holder: a.place.holder, position: a.place.position}
+		a.place = &a.own
 	}
 }
 
 // newLeases makes the leases of the grants, and adds them to g.
 func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 	for _, a := range j.all {
-		a.ticket.token.endCall(answerGranted)
+		a.place.token.endCall(answerGranted)
 	}
 	taken := 0
 	defer func() { // deferred, because a method of ctx may panic
 		for _, a := range j.all[taken:] {
-			a.ticket.giveBack(a.caller.engine)
+			a.place.giveBack(a.engine)
 		}
 	}()
 	for i, a := range j.all {
-		a.caller.ctx = g.ctx
-		lease, err := a.newLease(grants[i], j.sentAt, 0)
+		a.ctx = g.ctx
+		a.newLease(grants[i], j.sentAt, 0)
+		lease, err := a.lease, a.err
 		if lease == nil {
-			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.waiting.failure, errNoAnswer)), 0))
+			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.failure, errNoAnswer)), 0))
 		}
 		taken++
 		if lease, err = a.report(lease, nil); err != nil {

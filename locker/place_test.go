@@ -9,7 +9,7 @@ import (
 // and messages are still on their way.
 type tokenWorld struct {
 	server        uint8 // what the server has stored for the token
-	message       uint8 // the message that the acquisition has not read yet
+	message       uint8 // the message that the waiter has not read yet
 	late          uint8 // the abandoned calls that may still arrive at the server
 	callAbandoned bool  // a call was abandoned; the table need not show whether it has arrived
 	call          uint8 // the call under way: none, sent, or 2 + the answer that is on its way

@@ -1,0 +1,648 @@
+package locker
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/store"
+)
+
+// streakWithin is the time after which no streak continues. This limit shortens the wait of other
+// processes when the work under each lock is long.
+const streakWithin = 10 * time.Millisecond
+
+// mostSpare is the largest number of ended cohorts whose memory is kept. Without this limit, a
+// moment in which many keys are in use would leave its memory behind for good.
+const mostSpare = 64
+
+// A cohort consists of the callers of this process that want one key on the same terms. One of
+// these callers, the leader, asks the server or holds the lock. The other callers wait in the
+// cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe
+// and Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next
+// caller of the cohort, with the next fence of its block. After the streak, the hold goes back to
+// the server, and then the next waiter leads.
+//
+// The table shows the events of a cohort with waiters, and what follows:
+//
+//	release, streak not over  the next waiter gets the hold
+//	release, streak over      the next waiter leads when the release has ended, or goes on in the
+//	                          background: its first question must not overtake the release
+//	the hold is lost          the next waiter leads, with a token of its own
+//	the leader gives up       the next waiter leads, with the leader's place in the server's queue
+//	or fails                  if that is certain; if the server cannot be reached, overdue waiters
+//	                          fail with the leader
+//	the leader must wait,     the caller that came last is refused
+//	and WithMaxWaiters is
+//	reached
+//	a waiter gives up         it leaves; if its turn has come meanwhile, the turn is passed on
+type cohort struct {
+	terms   terms
+	hold    *hold // nil while the leader asks the server
+	waiting []*waiter
+
+	parked *waiter // the leader of a semaphore's cohort, while it waits at the server: see permits
+	open   bool    // hold is Shared, and more callers may use it
+	// What a leader was told of another holder, or who had the last hold of this cohort; nil:
+	// nothing. It is allocated only when somebody needs it: there may be many cohorts.
+	last *sight
+}
+
+// A sight is what a cohort knows of the holder for which its callers wait.
+type sight struct {
+	known     bool // a holder was seen; the fields below, except failure, count only then
+	holder    store.Holder
+	received  time.Time // when holder.Left was true
+	heldSince time.Time // when the holder got the key; zero: unknown
+	ahead     int       // how many callers and other processes wait in front
+	failure   error     // the error of the leader's last question
+}
+
+// A turn ends a waiter's wait in a cohort. It is a hold, a place, or an error: the waiter uses the
+// hold, leads, or fails. Only the cohorts give turns, while they hold their mutex.
+type turn struct {
+	hold     *hold
+	fence    uint64
+	releaser Peer // the caller that handed hold over
+	// streak is the number of this hand-off in the streak of hold, counted from 1. It is 0 when
+	// readers share hold, because then the turn is no hand-off.
+	streak int
+
+	// place is the former leader's place in the server's queue. If hold, place and err are nil, the
+	// waiter leads with a place of its own.
+	place *place
+
+	// err is set if WithMaxWaiters is exceeded. It is also set if the leader could not reach the
+	// server and this waiter's time is over too.
+	err error
+
+	seen sight // with a place or an error
+}
+
+// A sharing is how the callers of a cohort use what the server grants to their leader: one after
+// the other (streaks), all together (phases), or each for itself (permits). All methods are called
+// while the cohorts' mutex is held.
+type sharing interface {
+	// join lets w, which has come to the cohort c, use the hold of c without a wait. It returns
+	// false if w must wait for its turn.
+	join(c *cohort, w *waiter) bool
+	// granted is called when the server has granted h to the leader of c.
+	granted(c *cohort, h *hold)
+	// release is called when a user of h releases h. See [cohorts.release] for the results.
+	release(c *cohort, h *hold) (passed bool, rest *cohort)
+	// vacate is called when c has no hold any more. It returns whether the memory of c may be used
+	// again when no caller waits.
+	vacate(c *cohort) (reusable bool)
+}
+
+// sharing returns how callers with the terms t share a lease.
+func (cs *cohorts) sharing(t terms) sharing {
+	switch {
+	case t.mode == Shared:
+		return phases{cs}
+	case t.limit > 0:
+		return permits{cs}
+	}
+	return streaks{cs}
+}
+
+// terms are the properties that the Rules of two callers must have in common to share a lease.
+type terms struct {
+	key           string
+	mode          Mode
+	ttl           time.Duration // 0: adaptive
+	limit, weight int           // 0: the lease is no permit
+}
+
+// cohorts has those cohorts of an Engine that have a leader or a holder.
+type cohorts struct {
+	engine *Engine
+
+	mu     sync.Mutex
+	active map[terms]*cohort
+	spare  []*cohort        // ended cohorts, whose memory is used again
+	phases map[string]*hold // the holds of readers, by their tokens
+}
+
+func (cs *cohorts) init(e *Engine) {
+	cs.engine = e
+	cs.active = make(map[terms]*cohort)
+	cs.phases = make(map[string]*hold)
+}
+
+// sharedTerms returns the terms on which callers with the rule r share a lease. It also returns
+// whether such callers share a lease at all. KeepFor, EndAfter, OnceFor, Metadata and
+// WithoutRenewal concern one caller's lease, so callers with these settings do not share. A writer
+// with NoWait asks the server itself. Readers share a lease even with NoWait.
+func (cs *cohorts) sharedTerms(r Rule, adaptive bool) (terms, bool) {
+	c := &cs.engine.cfg
+	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
+	if adaptive {
+		t.ttl = 0
+	}
+	alone := c.handoffs == 1 || !c.renewal || r.hasOwnTerms() ||
+		r.Wait == NoWait && r.Mode == Exclusive
+	return t, !alone
+}
+
+// enter makes w the leader of the cohort with the terms t, or puts it behind the waiters of this
+// cohort, or in front of them if its turn had come already. If the cohort already has a leader or a
+// holder, a caller with NoWait gets a cohort of its own. When too many callers wait, admitted is
+// false. The result seen is what a caller that does not lead learns of the holder.
+func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen sight, admitted bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.active[t]
+	if c == nil {
+		if n := len(cs.spare); n > 0 {
+			c, cs.spare = cs.spare[n-1], cs.spare[:n-1]
+		} else {
+			c = new(cohort)
+		}
+		c.terms = t
+		cs.active[t] = c
+		w.cohort, w.leads = c, true
+		return sight{}, true
+	}
+	if w.rule.Wait == NoWait {
+		w.cohort = &cohort{terms: t}
+		return sight{}, true
+	}
+	if w.turns == nil {
+		w.turns = make(chan turn, 1)
+	}
+	if cs.sharing(t).join(c, w) {
+		w.cohort, w.waits = c, true
+		return sight{}, true
+	}
+	if seen = c.look(len(c.waiting)); !inFront && !w.admit() {
+		return seen, false
+	}
+	w.cohort, w.waits = c, true
+	if inFront {
+		c.waiting = slices.Insert(c.waiting, 0, w)
+	} else {
+		c.waiting = append(c.waiting, w)
+	}
+	return seen, true
+}
+
+// leave takes w out of its cohort, and returns what the cohort knows of the holder. If the turn of
+// w has come, left is false, and the turn is in w.turns.
+func (cs *cohorts) leave(w *waiter) (seen sight, left bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := w.cohort
+	if c.parked == w {
+		c.parked = nil
+		return sight{}, true
+	}
+	i := slices.Index(c.waiting, w)
+	if i < 0 {
+		return sight{}, false
+	}
+	c.waiting = slices.Delete(c.waiting, i, i+1)
+	return c.look(i), true
+}
+
+// look returns what the cohort knows of the holder, for a caller in front of which the given number
+// of callers wait. The caller holds the cohorts' mutex.
+func (c *cohort) look(inFront int) sight {
+	switch {
+	case c.hold != nil:
+		return sight{known: true, holder: c.hold.holder(), heldSince: c.hold.received.time(), ahead: inFront}
+	case c.last == nil || !c.last.known:
+		return sight{}
+	}
+	s := *c.last
+	if s.holder.Left > 0 {
+		s.holder.Left = max(s.holder.Left-time.Since(s.received), 0)
+	}
+	s.ahead = inFront + max(s.ahead, 1) // the leader, and the processes in front of it
+	return s
+}
+
+// remember keeps who has the hold of c, which ends now, for the waiters of c: the key may be free
+// when they ask, and then nobody else could tell them for whom they have waited. The caller holds
+// the cohorts' mutex.
+func (c *cohort) remember() {
+	if c.hold != nil && len(c.waiting) > 0 {
+		s := c.look(0)
+		s.holder.Left = 0
+		c.last = &s
+	}
+}
+
+// noteBusy is called when the server has answered the leader w that another token holds the key.
+func (cs *cohorts) noteBusy(w *waiter) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	w.cohort.last = &sight{known: true, holder: w.place.holder, received: time.Now(), heldSince: w.heldSince, ahead: w.place.position}
+}
+
+// noteFailure is called when the leader w has got no answer.
+func (cs *cohorts) noteFailure(w *waiter) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if w.cohort.last == nil {
+		w.cohort.last = new(sight)
+	}
+	w.cohort.last.failure = w.failure
+}
+
+// makeRoom is called when the leader w must wait and WithMaxWaiters is reached. The leader counts
+// as a waiter only now, and other callers may have taken the last places before. So the caller that
+// came last is refused, with the error refused. makeRoom returns false if the leader came last.
+func (cs *cohorts) makeRoom(w *waiter, refused error) bool {
+	if !w.leads {
+		return false
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := w.cohort
+	n := len(c.waiting)
+	if n == 0 || c.waiting[n-1].began.Before(w.began) {
+		return false
+	}
+	last := c.waiting[n-1]
+	c.waiting = slices.Delete(c.waiting, n-1, n)
+	w.admitted = true
+	last.turns <- turn{err: refused, seen: c.look(len(c.waiting))}
+	return true
+}
+
+// setHold makes h the hold of its cohort.
+func (cs *cohorts) setHold(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	h.cohort.last = nil
+	h.used = 1
+	cs.sharing(h.cohort.terms).granted(h.cohort, h)
+}
+
+// release is called when the user of h releases h. If h was handed over, or other callers still use
+// it, passed is true. If passed is false, h must go back to the server. If the cohort has waiters
+// but no leader, release returns the cohort as rest, and its caller must call leadAfterRelease.
+// Until that call, the waiters stay in the cohort, and can leave it.
+func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if h.cohort == nil {
+		h.ended = true
+		return false, nil
+	}
+	return cs.sharing(h.cohort.terms).release(h.cohort, h)
+}
+
+// leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
+// in the background. If c is nil, leadAfterRelease does nothing.
+func (cs *cohorts) leadAfterRelease(c *cohort) {
+	if c != nil {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		cs.leadOrEnd(c, nil)
+	}
+}
+
+// dropHold is called when h has ended on the server. Then the cohort of h asks the server again.
+func (cs *cohorts) dropHold(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	h.ended = true
+	if c := h.cohort; c != nil && c.hold == h {
+		cs.leadOrEnd(c, nil)
+	}
+}
+
+// abdicate is called when the leader w ends without a hold of its own. It makes the next waiter the
+// leader, with the place of w if that place is in the queue. If the server cannot be reached,
+// overdue waiters fail at once, because otherwise each of them would first ask the server in vain.
+func (cs *cohorts) abdicate(w *waiter) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := w.cohort
+	for w.neverAnswered() && len(c.waiting) > 0 && c.waiting[0].overdue() {
+		c.next().turns <- turn{err: w.err, seen: c.look(0)}
+	}
+	cs.leadOrEnd(c, w)
+}
+
+// leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
+// place is in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort,
+// and keeps its memory if vacate allows that. The caller holds cs.mu.
+func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
+	reusable := cs.sharing(c.terms).vacate(c)
+	c.remember()
+	c.hold, c.open = nil, false
+	if len(c.waiting) > 0 {
+		t := turn{seen: c.look(-1)} // the new leader is not in front of itself
+		if former != nil && former.place.token.state == tokenQueued {
+			t.place = former.handOver()
+		}
+		c.next().turns <- t
+		return
+	}
+	if cs.active[c.terms] == c {
+		delete(cs.active, c.terms)
+		c.waiting, c.last = c.waiting[:0], nil
+		if len(cs.spare) < mostSpare && reusable {
+			cs.spare = append(cs.spare, c)
+		}
+	}
+}
+
+// next takes the first waiter out of the cohort. The caller holds the cohorts' mutex.
+func (c *cohort) next() *waiter {
+	w := c.waiting[0]
+	c.waiting[0] = nil
+	c.waiting = c.waiting[1:]
+	return w
+}
+
+// holder describes the present user of the hold, for a caller that waits for it. The caller holds
+// the cohorts' mutex.
+func (h *hold) holder() store.Holder {
+	p := h.user()
+	return store.Holder{Fence: p.Fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.signed}
+}
+
+// user returns the present user of h, or the last user if no caller uses h now. The caller holds
+// the cohorts' mutex.
+func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
+
+// streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. Each
+// has a fence of its own, out of the block of fences of the hold. The streak ends after
+// [WithHandoffs] callers or after streakWithin. Then the hold goes back to the server, so that
+// other processes have their turn.
+type streaks struct{ *cohorts }
+
+// join returns false, because a lock has one user at a time.
+func (streaks) join(*cohort, *waiter) bool { return false }
+
+func (streaks) granted(c *cohort, h *hold) { c.hold = h }
+
+// release gives h to the next waiter, if the streak may go on.
+func (cs streaks) release(c *cohort, h *hold) (passed bool, rest *cohort) {
+	if c.hold != h { // h was lost meanwhile, and the cohort has noticed that
+		h.ended = true
+		return false, nil
+	}
+	if len(c.waiting) > 0 && cs.mayContinue(h) && cs.engine.keeper.beginHandOff(h) {
+		w := c.next()
+		t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)}
+		h.signed = w.meta
+		h.used++
+		w.turns <- t
+		return true, nil
+	}
+	h.ended = true
+	if len(c.waiting) == 0 {
+		cs.leadOrEnd(c, nil)
+		return false, nil
+	}
+	c.remember()
+	c.hold = nil
+	return false, c
+}
+
+func (streaks) vacate(*cohort) (reusable bool) { return true }
+
+// mayContinue reports whether the streak of h may go on with one more caller.
+func (cs *cohorts) mayContinue(h *hold) bool {
+	return h.used < h.block && instantOf(time.Now()).sub(h.received) < streakWithin && !cs.engine.isClosing()
+}
+
+// phases is the sharing of readers. The readers of one process share a hold. The hold is one token
+// and one entry on the server, and its last reader releases it. While the phase is open, newcomers
+// use the hold too, without a call. The table shows the events, and what follows:
+//
+//	the hold is granted      all waiters of the cohort use it; the phase is open
+//	a writer waits           the phase is closed: newcomers form a new cohort, and wait at the
+//	                         server behind the writer. The cohort learns of the writer from the
+//	                         grant, from a message, or from a renewal, which is sent at once after
+//	                         messages may have been lost
+//	half of its time is      the phase is closed: newcomers should not depend on this hold
+//	over without a renewal,
+//	or it was extended
+//	a reader releases        nothing, unless the reader is the last one: then the hold is released
+//	the hold is lost         the contexts of all its readers end
+//	a reader acquires again  it uses the same hold, even while the phase is closed: the writer waits
+//	                         for this reader, so the reader must not wait for the writer. With
+//	                         KeepFor, EndAfter or OnceFor the reader asks the server, once
+//
+// A cohort of readers has waiting callers only until its leader has got a hold and shares it.
+type phases struct{ *cohorts }
+
+// join lets w use the hold, while the phase is open. The caller looked before the phase opened,
+// and no later event would wake it.
+func (phases) join(c *cohort, w *waiter) bool {
+	if !c.open {
+		return false
+	}
+	c.hold.users++
+	w.turns <- turn{hold: c.hold, fence: c.hold.fence}
+	return true
+}
+
+// granted makes h the hold of the cohort. The phase opens with letIn, when h is in the keeper's
+// schedule.
+func (cs phases) granted(c *cohort, h *hold) {
+	c.hold, h.users = h, 1
+	cs.phases[h.claim.Owner] = h
+}
+
+// release returns true when h has other users or is lost. If it returns false, the caller must
+// release h at the server.
+func (cs phases) release(c *cohort, h *hold) (passed bool, rest *cohort) {
+	h.users--
+	if c.hold != h || h.users > 0 {
+		return true, nil
+	}
+	h.ended = true
+	cs.leadOrEnd(c, nil) // ends the cohort: it has no waiters, because it has a hold
+	return false, nil
+}
+
+func (cs phases) vacate(c *cohort) (reusable bool) {
+	if c.hold != nil {
+		delete(cs.phases, c.hold.claim.Owner)
+	}
+	return true
+}
+
+// enterPhase counts the caller w as a user of the open hold for the terms t, and returns this hold.
+// It returns nil when no hold is open.
+func (cs *cohorts) enterPhase(w *waiter, t terms) *hold {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.active[t]
+	if c == nil || !c.open {
+		return nil
+	}
+	if !cs.engine.keeper.isSound(c.hold) {
+		cs.closePhaseLocked(c.hold)
+		return nil
+	}
+	w.cohort = c
+	c.hold.users++
+	return c.hold
+}
+
+// enterAgain counts the caller w as one more user of h. It returns false if h has ended.
+func (cs *cohorts) enterAgain(w *waiter, h *hold) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := h.cohort; c == nil || c.hold != h || c.terms.mode != Shared {
+		return false
+	}
+	w.cohort = h.cohort
+	h.users++
+	return true
+}
+
+// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless h is
+// closed, or a writer waits and the parameter writer is therefore true.
+func (cs *cohorts) letIn(h *hold, writer bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	if c.hold != h {
+		return // h is lost already
+	}
+	for len(c.waiting) > 0 {
+		h.users++
+		c.next().turns <- turn{hold: h, fence: h.fence}
+	}
+	if c.open = cs.active[c.terms] == c; writer || h.closed {
+		cs.closePhaseLocked(h)
+	}
+}
+
+// closePhase closes the phase of h, so that newcomers begin another hold.
+func (cs *cohorts) closePhase(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.closePhaseLocked(h)
+}
+
+// noteWriter is called when the server reports that a writer waits for the end of the phase in
+// which the owner of token reads.
+func (cs *cohorts) noteWriter(token string) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if h := cs.phases[token]; h != nil {
+		cs.closePhaseLocked(h)
+	}
+}
+
+// closePhaseLocked closes the phase of h, so that the next newcomer begins a new cohort. It may be
+// called before letIn. The caller holds cs.mu.
+func (cs *cohorts) closePhaseLocked(h *hold) {
+	h.closed = true
+	if c := h.cohort; c != nil && c.hold == h && c.open {
+		c.open = false
+		delete(cs.active, c.terms)
+	}
+}
+
+// afterDowngrade is called when the hold h of a writer has become a hold of readers. It makes the
+// waiting callers of the cohort ask again. Newcomers do not share h, because another hold of this
+// process may already be open to readers.
+func (cs *cohorts) afterDowngrade(h *hold) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := h.cohort
+	if h.ended || c != nil && c.terms.mode == Shared {
+		return
+	}
+	t := terms{key: h.claim.Key, mode: Shared, ttl: h.ttl}
+	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
+	cs.phases[h.claim.Owner] = h
+	if c != nil {
+		cs.leadOrEnd(c, nil)
+	}
+}
+
+// permits is the sharing of a semaphore's callers. Several permits can be held at the same time. So a
+// cohort of callers with equal
+// Key, TTL, Limit and Weight has many holds at once. The leader of the cohort is only the caller
+// that asks the server for the next permit. There is a leader as long as callers wait. The table
+// shows the events, and what follows:
+//
+//	a permit is granted           the next caller leads, and asks at once
+//	a permit is released, and     the first waiting caller gets it, with the next fence of its block.
+//	the streak is not over        If that caller is a leader that waits at the server, its place in
+//	                              the queue goes to the next caller, or is given up when none waits
+//	a permit is released, and     the permit goes back to the server, which serves the queue, in
+//	the streak is over            which the leader already waits
+//	a permit is lost              nothing: the other callers do not depend on it
+//	the leader gives up           the same as with a lock
+//
+// If a caller of the cohort releases a permit while the leader's answer is on its way, the permit
+// goes to the next waiting caller.
+type permits struct{ *cohorts }
+
+// isPermits reports whether the callers of a cohort want permits of a semaphore.
+func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
+
+// maxHolders returns how many callers with this rule may hold the key at once.
+func (r Rule) maxHolders() int { return max(r.Limit/max(r.Weight, 1), 1) }
+
+// join returns false, because each caller needs a permit of its own.
+func (permits) join(*cohort, *waiter) bool { return false }
+
+// granted makes the next caller of the cohort the leader.
+func (cs permits) granted(c *cohort, _ *hold) {
+	if cs.active[c.terms] == c { // otherwise the permit belongs to a caller with NoWait, which has a cohort of its own
+		cs.leadOrEnd(c, nil)
+	}
+}
+
+// release gives the permit h to the next caller, if the streak may go on.
+func (cs permits) release(c *cohort, h *hold) (passed bool, rest *cohort) {
+	c = cs.active[c.terms]
+	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || !cs.mayContinue(h) || !cs.engine.keeper.beginHandOff(h) {
+		h.ended = true
+		return false, nil
+	}
+	next := c.parked
+	if c.parked = nil; next == nil {
+		next = c.next()
+	}
+	fence := h.fence + uint64(h.used)
+	h.used++
+	h.cohort = c
+	next.turns <- turn{hold: h, fence: fence}
+	return true, nil
+}
+
+// vacate returns false, because permits still refer to their cohort.
+func (permits) vacate(*cohort) (reusable bool) { return false }
+
+// park is called when w waits at the server. If it leads a semaphore's cohort, then until unpark or
+// leave it may receive, through the channel turns, one permit that another caller of the cohort has
+// released. For all other waiters, turns is nil.
+func (cs *cohorts) park(w *waiter) (turns <-chan turn) {
+	if !w.leads || !w.cohort.isPermits() {
+		return nil
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if w.turns == nil {
+		w.turns = make(chan turn, 1)
+	}
+	w.cohort.parked, w.waits = w, true
+	return w.turns
+}
+
+// unpark ends what park has begun. If a permit came meanwhile, unpark returns false, and the permit
+// is in w.turns.
+func (cs *cohorts) unpark(w *waiter) (empty bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if w.cohort.parked != w {
+		return false
+	}
+	w.cohort.parked = nil
+	return true
+}
