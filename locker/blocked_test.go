@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/store"
@@ -196,4 +197,43 @@ func TestAWaiterLearnsTheNameOfAHolderInTheSameProcess(t *testing.T) {
 		}
 		release(t, second)
 	})
+}
+
+// Two callers of one process meet while the first one's acquire is still on its way: the double
+// click. The second one learns for whom it has waited, however its wait ends.
+func TestAWaiterLearnsWhomItMetWhenItCameFirstToTheQuestion(t *testing.T) {
+	for name, c := range map[string]struct {
+		held, wait time.Duration
+	}{
+		"the lease is handed over": {held: time.Millisecond, wait: time.Minute},
+		"the streak is over":       {held: time.Second, wait: time.Minute},
+		"the wait is over":         {held: time.Minute, wait: time.Second},
+		"its context ends":         {held: time.Minute, wait: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				var rec lockertest.Recorder
+				l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
+				store.DelayReplies(locker.OpAcquire, time.Millisecond)
+				first := startWaiting(t, l, locker.Rule{Key: "a"})
+				synctest.Wait() // its question is under way
+				second := startWaiting(t, l, locker.Rule{Key: "a", Wait: c.wait})
+				lease := first.awaitGrant(time.Millisecond)
+				time.Sleep(c.held)
+				if c.wait == 0 {
+					second.cancel()
+				}
+				if c.held < time.Minute {
+					release(t, lease)
+					release(t, second.awaitGrant(time.Second))
+				} else {
+					<-second.ended
+					release(t, lease)
+				}
+				if met := rec.Records(locker.OpAcquire)[1].Outcome.Met.Fence; met != lease.Fence() {
+					t.Errorf("it learns that it met the holder with fence %d, want %d", met, lease.Fence())
+				}
+			})
+		})
+	}
 }
