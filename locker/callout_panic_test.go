@@ -110,7 +110,6 @@ var fragileSteps = map[string]fragileStep{
 	"release":            {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Release(ctx) })},
 	"complete":           {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Complete(ctx) })},
 	"extend":             {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Extend(ctx, time.Minute) })},
-	"downgrade":          {step: withLease(func(ctx context.Context, lease *locker.Lease) error { return lease.Downgrade(ctx) })},
 	"a nested acquire": {step: func(t *testing.T, ctx context.Context, l locker.Locker) {
 		re := must(locker.NewReentrant(l))
 		_ = locker.Run(t.Context(), re, fragileRule, func(held context.Context) error {

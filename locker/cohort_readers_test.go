@@ -186,8 +186,5 @@ func TestALockerWithoutReadersSaysSo(t *testing.T) {
 		l := lockertest.NewLocker(t, exclusive{store})
 		_, err := l.Acquire(t.Context(), reading)
 		wantErr(t, err, "a", locker.ErrUnsupported)
-		if err := acquire(t, l, writing).Downgrade(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
-			t.Fatalf("Downgrade: %v, want ErrUnsupported", err)
-		}
 	})
 }

@@ -492,7 +492,7 @@ func (cs *cohorts) enterPhase(w *waiter, t terms) *hold {
 func (cs *cohorts) enterAgain(w *waiter, h *hold) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c := h.cohort; c == nil || c.hold != h || c.terms.mode != Shared {
+	if c := h.cohort; c == nil || c.hold != h {
 		return false
 	}
 	w.cohort = h.cohort
@@ -542,24 +542,6 @@ func (cs *cohorts) closePhaseLocked(h *hold) {
 	if c := h.cohort; c != nil && c.hold == h && c.open {
 		c.open = false
 		delete(cs.active, c.terms)
-	}
-}
-
-// afterDowngrade is called when the hold h of a writer has become a hold of readers. It makes the
-// waiting callers of the cohort ask again. Newcomers do not share h, because another hold of this
-// process may already be open to readers.
-func (cs *cohorts) afterDowngrade(h *hold) {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	c := h.cohort
-	if h.ended || c != nil && c.terms.mode == Shared {
-		return
-	}
-	t := terms{key: h.claim.Key, mode: Shared, ttl: h.ttl}
-	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
-	cs.phases[h.claim.Owner] = h
-	if c != nil {
-		cs.leadOrEnd(c, nil)
 	}
 }
 

@@ -123,33 +123,6 @@ func ExampleNewReadWrite() {
 	_ = l.Close(ctx)
 }
 
-// A writer that has finished writing lets readers in, but no other writer.
-func ExampleLease_Downgrade() {
-	l, err := lockertest.NewMemory().NewLocker()
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = l.Close(context.Background()) }()
-
-	ctx := context.Background()
-	err = locker.Run(ctx, l, locker.Rule{Key: "article:7"}, func(ctx context.Context) error {
-		lease, _ := locker.FromContext(ctx)
-		fmt.Println("written:", lease.Mode())
-		if err := lease.Downgrade(ctx); err != nil {
-			return err
-		}
-		_, err := l.Acquire(ctx, locker.Rule{Key: "article:7", Mode: locker.Shared})
-		fmt.Println("read:", lease.Mode(), err)
-		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Output:
-	// written: exclusive
-	// read: shared <nil>
-}
-
 func ExampleEngine_Acquire() {
 	l, err := lockertest.NewMemory().NewLocker()
 	if err != nil {

@@ -72,7 +72,7 @@ func (k *keeper) beginHandOff(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lookForSuspension(time.Now()) // a doubtful hold goes to nobody else
-	if !h.isSoundLocked() || !h.isPassable() {
+	if !h.isSoundLocked() {
 		return false
 	}
 	if h.renewal.lease = nil; !h.renewal.adaptive {
@@ -80,10 +80,6 @@ func (k *keeper) beginHandOff(h *hold) bool {
 	}
 	return true
 }
-
-// isPassable reports whether the hold may be handed over. A hold that is being downgraded may not
-// be handed over. The caller holds the keeper's mutex.
-func (h *hold) isPassable() bool { return h.claim.Fence == 0 }
 
 // isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, its
 // last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
@@ -143,13 +139,6 @@ func (k *keeper) leases() []*Lease {
 		all = append(all, h.renewal.leases()...)
 	}
 	return all
-}
-
-// claimOf returns the claim with which h was granted, including all later changes of the claim.
-func (k *keeper) claimOf(h *hold) store.Claim {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return h.claim
 }
 
 // deadlineOf returns the local time at which h is over.

@@ -31,7 +31,7 @@ type Lease struct {
 // fences in h's block.
 func (l *Lease) init(w *waiter, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.fence = w.engine, h, w.rule, fence
-	l.state.began, l.state.mode = time.Now(), w.rule.Mode
+	l.state.began = time.Now()
 	l.engine.holders.Join() // succeeds, because the call of Acquire is counted; notifyObserver ends it
 	l.base, l.endHold = w.engine.cfg.observe(w.ctx, OpHold, w.rule)
 }
@@ -46,12 +46,8 @@ func (l *Lease) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, l.String(
 // Key returns the key as the Rule has it, without the Locker's prefix.
 func (l *Lease) Key() string { return l.rule.Key }
 
-// Mode returns the Rule's mode. After Downgrade it returns Shared.
-func (l *Lease) Mode() Mode {
-	l.state.mu.Lock()
-	defer l.state.mu.Unlock()
-	return l.state.mode
-}
+// Mode returns the Rule's mode.
+func (l *Lease) Mode() Mode { return l.rule.Mode }
 
 // Units returns how many units of a semaphore the lease holds. It is 0 for all other leases.
 func (l *Lease) Units() int {
@@ -275,7 +271,6 @@ type leaseState struct {
 	notified sync.Once // ensures that the Observer is notified of the hold's end only once
 
 	// The small fields stay together, because many leases are held at once.
-	mode         Mode // the Rule's Mode; Shared after a Downgrade
 	releasing    bool // Release was called
 	releaseEnded bool // Release has returned its result
 

@@ -12,10 +12,8 @@ import (
 // Usually one [Lease] uses a hold. In a streak, several Leases use it one after the other, each
 // with a fence of its own from the block.
 type hold struct {
-	engine *Engine
-	// claim is the claim that was granted. The keeper's mutex guards Mode, Fence and Inbox, which
-	// Downgrade changes; the rest is constant.
-	claim    store.Claim
+	engine   *Engine
+	claim    store.Claim   // the claim that was granted; for a reader, with the fence of its phase
 	fence    uint64        // the first fence of the block
 	ttl      time.Duration // the TTL that was asked for
 	start    instant       // the time from which deadlines count; it is not later than the grant

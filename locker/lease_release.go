@@ -157,19 +157,18 @@ func (r *releasing) noteFailure(_ error, unclear bool) {
 	}
 }
 
-// repeated is a step that a Lease sends again until the Store has answered it: a release, an
-// extension or a downgrade. The table shows how an attempt can end, and the consequence for each
-// step:
+// repeated is a step that a Lease sends again until the Store has answered it: a release or an
+// extension. The table shows how an attempt can end, and the consequence for each step:
 //
-//	an attempt                release              extension        downgrade
+//	an attempt                release              extension
 //	answered                  nil, or how the lease ended: see applyAnswer of each step
-//	refused for good          ErrUnavailable       ErrUnavailable   ErrUnavailable
-//	refused for now           again                again            again
-//	unclear                   again                again            again; it counts as Shared
+//	refused for good          ErrUnavailable       ErrUnavailable
+//	refused for now           again                again
+//	unclear                   again                again
 //	no answer when
-//	  the lease ends          (ended before)       how it ended     how it ended
-//	  ctx ends                (not used)           ctx.Err()        ctx.Err(); it counts as Shared
-//	  releaseWithin is over   ErrUnavailable       –                –
+//	  the lease ends          (ended before)       how it ended
+//	  ctx ends                (not used)           ctx.Err()
+//	  releaseWithin is over   ErrUnavailable       –
 //
 // If a release ends with ErrUnavailable, the Store's Chores repeat it in the background.
 type repeated interface {

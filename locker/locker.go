@@ -131,7 +131,7 @@ func (e *Engine) Check(rule Rule) error {
 	if err != nil {
 		return err
 	}
-	if rule.Mode == Shared && e.can.Downgrade == nil {
+	if rule.Mode == Shared && !e.can.Readers {
 		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	if e.can.Validate != nil {

@@ -24,7 +24,6 @@ const (
 	OpRaiseFence Op = "raise fence" // Engine.RaiseFence
 	OpDrain      Op = "drain"       // Engine.Drain
 	OpClose      Op = "close"       // Engine.Close
-	OpDowngrade  Op = "downgrade"   // Downgrade
 )
 
 // An Observer is notified when an operation begins and when it ends. Tracing and metrics use
@@ -32,11 +31,11 @@ const (
 // because it runs on the caller's path. A panic of an Observer is logged with slog, and the
 // operation continues. The list says which goroutine calls the Observer:
 //
-//	Begin, Waiting, Traceparent,     the goroutine of the caller that acquires, releases, extends,
-//	ends of Waiting and operations   downgrades or revokes
+//	Begin, Waiting, Traceparent,     the goroutine of the caller that acquires, releases, extends or
+//	ends of Waiting and operations   revokes
 //	end of OpHold                    the goroutine of the release; after a loss: one of its own, or the
-//	                                 goroutine of a Release, Extend or Downgrade that notices the loss
-//	                                 first; when Close ends before the hold: the goroutine of Close
+//	                                 goroutine of a Release or Extend that notices the loss first;
+//	                                 when Close ends before the hold: the goroutine of Close
 //	Renewed                          one of its own
 //	Request                          the goroutine of the request
 //	Warn                             any goroutine
@@ -46,8 +45,8 @@ type Observer interface {
 	// OpHold the parent of the work under the lock. The function that Begin returns is called once,
 	// at the end; it may be nil.
 	//
-	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and
-	// OpRevoke, and the operations that adapters report with [Lease.Observe]. The rule is
+	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend and OpRevoke,
+	// and the operations that adapters report with [Lease.Observe]. The rule is
 	// complete: defaults are filled in. An Observer may also be a [WaitObserver], a
 	// [RenewalObserver], a [RequestObserver], a [HolderTracer] and a [Warner].
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
@@ -107,7 +106,6 @@ const (
 	ResultRevoked        Result = "revoked"          // hold, release, extend: ErrRevoked; revoke: the holder was revoked
 	ResultExpired        Result = "expired"          // hold, release, extend: ErrExpired
 	ResultExtended       Result = "extended"         // extend: the lease ends later
-	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
 	ResultError          Result = "error"            // any: any other error
 )
@@ -270,8 +268,6 @@ func successOf(op Op) Result {
 		return ResultAcquired
 	case OpExtend:
 		return ResultExtended
-	case OpDowngrade:
-		return ResultDowngraded
 	case OpRevoke:
 		return ResultRevoked
 	default:

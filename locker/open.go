@@ -180,8 +180,10 @@ func checkClient(constructor string, c Client) error {
 // when its TTL is over, whatever readers in other processes do.
 //
 // A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
-// once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]
-// turns a writer into a reader.
+// once with ErrUnsupported, because two such callers would wait for each other. A writer that only
+// wants to read on releases its lease, and acquires the key with [Shared]. As with all Lockers, a
+// nested Acquire of the writer's own key is refused with ErrSelfDeadlock, also with Shared, and the
+// writer keeps its lease; through [NewReentrant] it gets a nested hold.
 //
 // There are no readers on several independent servers: a Locker of [NewRedlock] is exclusive.
 // Nothing is sent before the first lock is taken. Close c only after the Locker.
@@ -208,7 +210,7 @@ func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 // its fence, and sqllock returns ErrUnsupported. [Rule.KeepFor] keeps the units for that time, so
 // at most n leases begin in any period of that length. A nested Acquire takes more units; if the
 // caller's own leave too few, the error is ErrSelfDeadlock. If all holders call Acquire again, each
-// waits for the others for ever, so set a Wait for nested Acquires. A permit cannot be downgraded.
+// waits for the others for ever, so set a Wait for nested Acquires.
 //
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before

@@ -89,11 +89,6 @@ func TestAfterReadersAndWritersNothingIsLeft(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+n)*time.Millisecond)
 				lease, err := ls[i%3].Acquire(ctx, rule)
 				if err == nil {
-					if n%5 == 0 && rule.Mode == locker.Exclusive {
-						if err := lease.Downgrade(t.Context()); err != nil {
-							t.Error(err)
-						}
-					}
 					release(t, lease)
 				}
 				cancel()
@@ -126,11 +121,7 @@ func TestAFullServerLetsReadersGoAndNoneIn(t *testing.T) {
 	renewed := lease.Expires()
 	eventually(t, "it is renewed", func() bool { return lease.Expires().After(renewed) })
 	release(t, lease)
-	lease = w.Granted(0)
-	if err := lease.Downgrade(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release(t, w.Granted(0))
 	_, err = one.Acquire(t.Context(), shared)
 	wantErr(t, err, "full", locker.ErrUnavailable)
-	release(t, lease)
 }

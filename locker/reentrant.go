@@ -24,10 +24,10 @@ import (
 // Goroutines with a holder's context, or with contexts derived from it, are one holder. Each
 // goroutine gets a nested hold, so the lock does not exclude these goroutines from each other.
 //
-// A nested hold has the mode of the first hold. So an acquire with Shared inside an Exclusive hold
-// gets an Exclusive hold. An acquire with Exclusive inside a Shared hold is refused at once with
-// ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] needs a
-// lease with one hold only. The list says what each field of a nested Rule means:
+// An acquire with Shared inside an Exclusive hold gets a nested hold, and the lease stays
+// Exclusive: other readers enter only when the last hold is released. An acquire with Exclusive
+// inside a Shared hold is refused at once with ErrUnsupported, because two such callers would wait
+// for each other. The list says what each field of a nested Rule means:
 //
 //	TTL       is ignored: the lease is renewed as before. Extend lengthens it for all holds, and
 //	          shortens it only for the last one
@@ -164,7 +164,7 @@ func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
 	f := &family{locker: p.families, lock: lock, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, base: root.base,
-		part: &part{family: f}, state: leaseState{mode: root.Mode(), began: root.state.began},
+		part: &part{family: f}, state: leaseState{began: root.state.began},
 	}
 	l.rule.Key = key // the key that the caller gave, even if the Locker inside uses another one
 	f.parts[l] = struct{}{}
@@ -251,7 +251,7 @@ var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (tw
 func (f *family) checkNested(rule Rule) error {
 	first := f.root.rule
 	switch {
-	case rule.Mode == Exclusive && f.root.Mode() == Shared:
+	case rule.Mode == Exclusive && first.Mode == Shared:
 		return errNoUpgrade
 	case rule.Weight > first.Weight:
 		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)

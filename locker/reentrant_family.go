@@ -22,15 +22,12 @@ type family struct {
 	lock   string      // the key for which the Locker inside was asked
 	root   *Lease
 
-	mu    sync.Mutex
-	parts map[*Lease]struct{} // the parts that are not released
-	left  bool                // a part was released
-	ended bool                // the last part was released
-	// shared is true when a Downgrade has begun. From then on, callers that need an Exclusive
-	// lease may not join.
-	shared    bool
-	completed bool // a part with OnceFor was completed
-	failed    bool // a part with OnceFor was released without being completed
+	mu        sync.Mutex
+	parts     map[*Lease]struct{} // the parts that are not released
+	left      bool                // a part was released
+	ended     bool                // the last part was released
+	completed bool                // a part with OnceFor was completed
+	failed    bool                // a part with OnceFor was released without being completed
 }
 
 // part links a Lease to its family.
@@ -46,7 +43,7 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	p := &part{family: f}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: rule, fence: root.fence, part: p,
-		state: leaseState{mode: rule.Mode, began: time.Now()},
+		state: leaseState{began: time.Now()},
 	}
 	if rule.EndAfter != 0 {
 		p.atMostEnd = l.state.began.Add(rule.EndAfter)
@@ -72,20 +69,8 @@ func (f *family) enter(l *Lease) error {
 	if cause := f.root.state.contextCause(); cause != nil {
 		return cause
 	}
-	if f.shared && l.rule.Mode == Exclusive {
-		return errNoUpgrade
-	}
 	f.parts[l] = struct{}{}
 	return nil
-}
-
-// beginDowngrade returns true if the lease has only one part, because then the lease may become
-// Shared. Once it has returned true, every later call returns true as well.
-func (f *family) beginDowngrade() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.shared = f.shared || len(f.parts) == 1
-	return f.shared
 }
 
 // remove removes the part l, and reports whether l was the last part. The parameter complete

@@ -24,6 +24,41 @@ func TestModesOfNestedHolds(t *testing.T) {
 	})
 }
 
+// While the writer reads its own key, and after that, no other reader comes in.
+func TestAWriterThatReadsItsOwnKeyKeepsItsExclusiveLease(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		lease := acquire(t, ls[0], writing)
+		other, before := startWaiting(t, ls[1], reading), store.Calls(locker.OpAcquire)
+		_, err := ls[0].Acquire(lease.Context(), reading)
+		wantErr(t, err, "a", locker.ErrSelfDeadlock)
+		if n := store.Calls(locker.OpAcquire) - before; n != 0 {
+			t.Errorf("the Store was asked %d times", n)
+		}
+		checkHeld(t, lease)
+		other.checkWaiting()
+		release(t, lease)
+		release(t, other.awaitGrant(0))
+	})
+	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, e *locker.Engine) {
+		ls, _ := processes(t, store, 1)
+		outer := acquire(t, l, writing)
+		near, far := startWaiting(t, e, reading), startWaiting(t, ls[0], reading)
+		nested := acquireInside(t, l, outer, reading)
+		release(t, outer)
+		for _, r := range []*waiting{near, far} {
+			r.checkWaiting()
+		}
+		if nested.Fence() != outer.Fence() {
+			t.Errorf("fence %d inside %d", nested.Fence(), outer.Fence())
+		}
+		checkHeld(t, nested)
+		release(t, nested)
+		release(t, near.awaitGrant(0))
+		release(t, far.awaitGrant(0))
+	})
+}
+
 func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared})
@@ -42,24 +77,6 @@ func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
 			t.Error("the Store was asked")
 		}
 		release(t, outer)
-		release(t, inner)
-	})
-}
-
-func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
-	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
-		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := acquireInside(t, l, outer, locker.Rule{Key: "a"})
-		wantErr(t, outer.Downgrade(t.Context()), "a", locker.ErrUnsupported)
-		release(t, outer)
-		if err := inner.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared, Wait: locker.NoWait})
-		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
-		wantErr(t, err, "a", locker.ErrUnsupported)
-		release(t, acquireInside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
-		release(t, reader)
 		release(t, inner)
 	})
 }

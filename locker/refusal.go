@@ -61,8 +61,7 @@ func (l *Lease) isOfRequest(ctx context.Context) bool {
 // that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
 // result outer is the lease under which the caller already reads, or nil.
 func (w *waiter) checkNested() (outer *Lease, err error) {
-	readers := w.engine.can.Downgrade != nil
-	if !readers && w.rule.Mode == Shared {
+	if w.rule.Mode == Shared && !w.engine.can.Readers {
 		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	units, limit := 0, w.rule.Limit // of a semaphore, where the caller takes further units with a permit of its own
@@ -93,7 +92,7 @@ func waitsForItself(held *Lease, rule Rule) error {
 			"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrSelfDeadlock)
 	case rule.Mode == Exclusive:
 		return fmt.Errorf("%w as a reader, and two readers that wait to write would deadlock; "+
-			"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrSelfDeadlock)
+			"release the Shared lease first, or take the key Exclusive from the start", ErrSelfDeadlock)
 	}
 	return nil
 }

@@ -258,11 +258,6 @@ func TestSemaphoreLeasesThatAreNested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease := acquire(t, sem, rule)
-	if err := lease.Downgrade(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
-		t.Error(err)
-	}
-	release(t, lease)
 }
 
 func TestANestedAcquireOfUnitsThatCanNeverFitIsASelfDeadlock(t *testing.T) {

@@ -261,23 +261,3 @@ func TestALastAnswerThatCrossesASuspensionGivesNoSecond(t *testing.T) {
 		}
 	})
 }
-
-// A downgrade is answered after a suspension. Its answer does not delay the renewal that proves the
-// lease.
-func TestADowngradeLeavesTheRenewalThatASuspensionNeeds(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, _ := processes(t, store, 1)
-		lease := acquire(t, ls[0], locker.Rule{Key: "a", TTL: 30 * time.Second})
-		<-time.After(2500 * time.Millisecond)
-		store.DelayReplies(locker.OpDowngrade, 100*time.Millisecond)
-		time.AfterFunc(50*time.Millisecond, func() { locker.Suspend(ls[0], 28*time.Second) })
-		if err := lease.Downgrade(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Second)
-		if err := context.Cause(lease.Context()); err != nil {
-			t.Error(err)
-		}
-		release(t, lease)
-	})
-}

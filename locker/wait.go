@@ -133,17 +133,14 @@ func (w *waiter) begin() state {
 		return w.end(nil, w.fail(err, 0))
 	}
 	w.describe()
-	if outer != nil {
-		if !w.rule.hasOwnTerms() {
-			if l := w.readAlong(outer); l != nil {
-				return w.end(l, nil)
-			}
-		}
-		// A lease of its own, because of its terms, or because the outer one cannot be shared now: a
-		// writer may wait for the outer lease, so this acquire must not wait for the writer.
-		if w.rule.hasOwnTerms() || outer.state.endError() == nil {
-			w.alreadyReads, w.rule.Wait = true, NoWait
-		}
+	switch {
+	case outer == nil:
+	case w.rule.hasOwnTerms(): // a writer may wait for the outer lease, so this acquire must not wait for the writer
+		w.alreadyReads, w.rule.Wait = true, NoWait
+	default:
+		if l := w.readAlong(outer); l != nil {
+			return w.end(l, nil)
+		} // otherwise the outer lease was released or lost meanwhile
 	}
 	t, shares := w.engine.cohorts.sharedTerms(w.rule, w.adaptive)
 	switch {
@@ -367,7 +364,7 @@ func (w *waiter) readShared(t terms) *Lease {
 }
 
 // readAlong returns a Lease that uses the same hold as outer, the lease under which the caller
-// already reads. readAlong returns nil if the caller cannot share this hold.
+// already reads. readAlong returns nil if this hold has ended.
 func (w *waiter) readAlong(outer *Lease) *Lease {
 	if h := outer.hold; w.engine.cohorts.enterAgain(w, h) {
 		return w.takeOver(turn{hold: h, fence: h.fence})

@@ -81,7 +81,7 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 		o.release.Record(p.ctx, took, p.usualOptions(all).record...)
 	case opTransact:
 		p.measureCommit(out)
-	default: // extends, downgrades and revokes are rare, and not measured
+	default: // extends and revokes are rare, and not measured
 	}
 }
 

@@ -73,11 +73,6 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := c.newAttempt(ctx, leases)
 	defer a.ended.Store(true)
-	if !c.reads && len(leases) > 0 && len(a.claims) == 0 {
-		return false, &locker.Error{Op: opTransact, Key: leases[0].Key(), Err: fmt.Errorf(
-			"%w: the lease is Shared since its Downgrade, so the transaction cannot be done again; "+
-				"call Downgrade after the transaction", locker.ErrUnsupported)}
-	}
 	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
 	defer unbind()
 	ends, end := context.WithCancelCause(context.WithoutCancel(bound))

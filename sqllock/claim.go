@@ -46,7 +46,7 @@ func (a *attempt) writeOperation(ctx context.Context) error {
 }
 
 // split returns the leases that are claimed, and the Shared leases, whose resources are only locked
-// against claims. Each attempt calls split only once, because Lease.Downgrade changes modes.
+// against claims.
 func split(leases []*locker.Lease) (claims, shares []*locker.Lease) {
 	for _, l := range leases {
 		if l.Mode() == locker.Shared {

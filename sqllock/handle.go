@@ -71,12 +71,11 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 // last attempt. After a loss of the lease, nothing is committed. A loss of the lease after the
 // COMMIT is not an error, because the claim in the database refuses older holders.
 //
-// fn may be called several times, each time in a new transaction; see [WithRetries]. After
-// [locker.Lease.Downgrade] of its only Exclusive lease, fn is not called again: Do returns
-// locker.ErrUnsupported. fn's context ends with ctx or with the lease. It has the lease, and
-// [ClaimFromContext] finds the claim there. The end of ctx ends the wait and the transaction, but
-// not a COMMIT that was sent. [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn
-// panics, the transaction is rolled back, the lock is released, and the panic continues.
+// fn may be called several times, each time in a new transaction; see [WithRetries]. fn's
+// context ends with ctx or with the lease. It has the lease, and [ClaimFromContext] finds the claim
+// there. The end of ctx ends the wait and the transaction, but not a COMMIT that was sent.
+// [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn panics, the transaction is
+// rolled back, the lock is released, and the panic continues.
 //
 // Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
 // locker.ErrUnsupported: use [Handle.Within]. A transaction inside of another one of the same Handle

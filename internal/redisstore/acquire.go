@@ -221,34 +221,3 @@ func (s *Store) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	}
 	return grants, nil
 }
-
-// downgrade runs rw_downgrade.lua for the claim c, and returns the grant in its answer.
-func (s *Store) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
-	q := s.question(downgradeScript, c.Key, readDowngrade, 0)
-	q.Words = downgradeScript.Words(
-		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
-		c.Owner, Millis(c.TTL), ReaderEntry(c), strconv.FormatUint(c.Fence, 10))
-	g, err := q.ask(ctx, s.links)
-	switch g.State {
-	case store.Granted:
-		g.Fence, g.FenceCount = c.Fence, 1
-	case store.NotOurs:
-		if reason, ok := s.Revoked(ctx, c); ok {
-			g.State, g.Reason = store.Revoked, reason
-		}
-	default:
-	}
-	return g, err
-}
-
-// readDowngrade returns the grant that text, the answer to a downgrade, contains.
-func readDowngrade(_ *question, text string) (store.Grant, error) {
-	r := Reply{text}
-	switch ours, at := r.Word(), r.Time(); ours {
-	case "1":
-		return store.Grant{State: store.Granted, At: at, Writer: r.Rest == "1"}, nil
-	case "0":
-		return store.Grant{State: store.NotOurs, At: at}, nil
-	}
-	return store.Grant{}, Unreadable("downgrade")
-}

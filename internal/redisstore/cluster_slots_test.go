@@ -204,12 +204,9 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	slot := int(redisstore.SlotOf("{rw}"))
 	from, i := cluster.Owner(slot)
 	read, written := locker.Rule{Key: "{rw}:read", Mode: locker.Shared, TTL: 3 * time.Second}, locker.Rule{Key: "{rw}:written", TTL: 3 * time.Second}
-	down := locker.Rule{Key: "{rw}:down", TTL: 3 * time.Second}
+	split := locker.Rule{Key: "{rw}:split", Mode: locker.Shared, TTL: 3 * time.Second}
 	l, other := newReadWrite(t, client), newReadWrite(t, client)
-	leases := []*locker.Lease{acquire(t, l, read), acquire(t, other, read), acquire(t, l, written), acquire(t, l, down)}
-	if err := leases[3].Downgrade(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	leases := []*locker.Lease{acquire(t, l, read), acquire(t, other, read), acquire(t, l, written), acquire(t, l, split)}
 	live := func() {
 		t.Helper()
 		before := make(map[*locker.Lease]time.Time)
@@ -227,7 +224,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
 	live()
-	if n := move.Carry(read.Key, redisstore.ReadersKey(down.Key)); n != 2 {
+	if n := move.Carry(read.Key, redisstore.ReadersKey(split.Key)); n != 2 {
 		t.Fatalf("%d keys were carried", n)
 	}
 	live()
@@ -248,14 +245,14 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	move.Finish()
 	live()
-	for _, key := range []string{read.Key, written.Key, down.Key} {
+	for _, key := range []string{read.Key, written.Key, split.Key} {
 		_, err := other.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
 		wantErr(t, err, key, locker.ErrBusy)
 	}
 	for _, l := range leases {
 		release(t, l)
 	}
-	for _, key := range []string{read.Key, written.Key, down.Key} {
+	for _, key := range []string{read.Key, written.Key, split.Key} {
 		release(t, acquire(t, other, locker.Rule{Key: key, Wait: locker.NoWait}))
 	}
 	if n := seen.countOf("CROSSSLOT"); n > 0 {

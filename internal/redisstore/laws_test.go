@@ -86,7 +86,7 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 		client := connect(t, dial)
 		clients := make(map[store.Store]redis.UniversalClient)
 		under, can := backend(client), storetest.All
-		can.Readers = store.CapabilitiesOf(under).Downgrade != nil
+		can.Readers = store.CapabilitiesOf(under).Readers
 		if can.Permits = store.CapabilitiesOf(under).Permits; can.Permits {
 			can.Metadata = false // L does not have the data of a single permit
 		}
@@ -172,7 +172,7 @@ func scriptCall(op locker.Op, key string) chaos.Match {
 	var shas []string
 	for _, name := range map[locker.Op][]string{
 		locker.OpAcquire: {"acquire", "rw_acquire", "sem_acquire"}, locker.OpRenew: {"renew", "confirm"},
-		locker.OpRelease: {"release", "rw_release", "sem_release"}, locker.OpDowngrade: {"rw_downgrade"},
+		locker.OpRelease: {"release", "rw_release", "sem_release"},
 	}[op] {
 		shas = append(shas, scriptSHA(name))
 	}

@@ -1,16 +1,11 @@
 package redisstore_test
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -71,33 +66,6 @@ func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Gran
 		}
 		return g
 	}
-}
-
-// A writer has become a reader. A late acquire of its token finds the token among the readers, and
-// does not queue the token.
-func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client(t)
-	s := locktest.ReadWriteStore(server.Client(t))
-	w := claimOf("a")
-	w.Queue, w.HandoffTTL = true, 20*time.Second
-	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), w))
-	shared := w
-	shared.Mode, shared.Fence = locker.Shared, g.Fence
-	stateOf(t, store.Granted)(store.CapabilitiesOf(s).Downgrade(t.Context(), shared))
-	if late := stateOf(t, store.Granted)(s.Acquire(t.Context(), w)); late.Fence != g.Fence {
-		t.Errorf("fence %d became %d", g.Fence, late.Fence)
-	}
-	if n := client.Exists(t.Context(), redisstore.QueueKey("a")).Val(); n != 0 {
-		t.Error("it waits for itself")
-	}
-	// In an older version, the late acquire may have queued the token. Then the release removes the
-	// token's entry from the queue.
-	client.ZAdd(t.Context(), redisstore.QueueKey("a"), redis.Z{Score: 1, Member: redisstore.QueueEntry(w)})
-	w.Fence = g.Fence
-	stateOf(t, store.Released)(s.Release(t.Context(), w))
-	nothingLeftBut(t, client)
 }
 
 // The note of a revocation concerns a whole phase. Nevertheless, an unclear acquire of one of the
@@ -168,64 +136,4 @@ func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {
 			t.Errorf("%s holds %q although the step was refused", key, got)
 		}
 	}
-}
-
-func TestADowngradeWhoseAnswerIsLostOnTheWire(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := chaos.NewProxy(t, server.Addr())
-	client := through(t, server, proxy)
-	loadScripts(t, client)
-	l, other := newReadWrite(t, client), newReadWrite(t, server.Client(t))
-	lease := acquire(t, l, locker.Rule{Key: "a"})
-	lost := proxy.LoseReplies(1, scriptCall(locker.OpDowngrade, "a"))
-	if err := lease.Downgrade(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if lost.Hits() != 1 {
-		t.Fatal("positive control: no answer was lost")
-	}
-	r := acquire(t, other, locker.Rule{Key: "a", Mode: locker.Shared})
-	if r.Fence() != lease.Fence() {
-		t.Fatalf("fence %d beside %d", r.Fence(), lease.Fence())
-	}
-	release(t, lease)
-	release(t, r)
-	nothingLeftBut(t, server.Client(t))
-}
-
-// While a Downgrade is under way, no nested acquire may rely on the Exclusive lease.
-func TestNobodyEntersExclusiveBesideADowngrade(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	gate, arrived := make(chan struct{}), new(sync.WaitGroup)
-	arrived.Add(1)
-	slow := &locktest.HeldBack{Client: server.Client(t), Gate: gate, Arrived: arrived, SHA: scriptSHA("rw_downgrade")}
-	r := locktest.Reentrant(t, newReadWrite(t, slow))
-	outer := acquire(t, r, locker.Rule{Key: "doc"})
-	downgraded := make(chan error, 1)
-	go func() { downgraded <- outer.Downgrade(context.Background()) }()
-	arrived.Wait()
-	nested, err := r.Acquire(outer.Context(), locker.Rule{Key: "doc"})
-	wantErr(t, err, "doc", locker.ErrUnsupported)
-	close(gate)
-	if err := <-downgraded; err != nil {
-		t.Fatal(err)
-	}
-	reader := acquire(t, newReadWrite(t, server.Client(t)), locker.Rule{Key: "doc", Mode: locker.Shared, Wait: locker.NoWait})
-	if nested != nil && nested.Context().Err() == nil && reader.Context().Err() == nil {
-		t.Error("a writer beside a reader")
-	}
-	part := acquire(t, r, locker.Rule{Key: "other"})
-	inside, err := r.Acquire(part.Context(), locker.Rule{Key: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := part.Downgrade(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
-		t.Errorf("Downgrade beside a nested hold: %v", err)
-	}
-	release(t, inside)
-	release(t, part)
-	release(t, reader)
-	release(t, outer)
 }

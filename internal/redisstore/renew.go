@@ -70,7 +70,7 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 
 // call returns the call that renews the batch. It runs renew.lua, or confirm.lua for leases that
 // came by hand-off, and for readers and permits. With readers, confirm.lua is for writers too,
-// because after an unanswered downgrade it is unknown whether the owner is a writer or a reader.
+// because one batch has the claims of both.
 func (b *batch) call() *Call {
 	if b.kind == forOne && !b.handed {
 		n := len(b.places)
@@ -242,8 +242,8 @@ func (s *Store) renewAlone(ctx context.Context, c store.Claim, g *store.Grant) {
 
 // renewPart renews the part of a reader, or the permit, of the owner of c. It returns the text with
 // which L begins while the part lasts, or "" if the owner has no such part. Such an owner may hold
-// the key alone: a writer, an owner whose downgrade has no answer, or an owner to whom a Store
-// without permits has handed the key.
+// the key alone: a writer, or an owner to whom a Store without readers or permits has handed the
+// key.
 func (s *Store) renewPart(ctx context.Context, c store.Claim) (shield string, err error) {
 	member, key, change := c.Owner, PermitsKey(c.Key), "lengthen"
 	switch {

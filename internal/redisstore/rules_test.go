@@ -65,7 +65,6 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		"rw_acquire, a writer":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
 		"rw_acquire, a reader":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
 		"rw_release":                {rwReleaseScript, held("L", "Q", "R"), []any{token, 0, 0, 0, "", token + "|-", ""}},
-		"rw_downgrade":              {downgradeScript, []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
 		"sem_acquire of a held key": {semAcquireScript, []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
 		"sem_release":               {semReleaseScript, []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
 	} {

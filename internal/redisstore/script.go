@@ -182,10 +182,9 @@ var (
 	freeScript        = NewScript(luaFiles, "free").withClass(link.Release)
 	undoneScript      = NewScript(luaFiles, "undone").withClass(link.Release)
 
-	renewScript     = NewScript(luaFiles, "renew").withClass(link.Renewal)
-	confirmScript   = NewScript(luaFiles, "confirm").withClass(link.Renewal)
-	partScript      = NewScript(luaFiles, "part").withClass(link.Renewal)
-	downgradeScript = NewScript(luaFiles, "rw_downgrade", "grant", "hand", "readers")
+	renewScript   = NewScript(luaFiles, "renew").withClass(link.Renewal)
+	confirmScript = NewScript(luaFiles, "confirm").withClass(link.Renewal)
+	partScript    = NewScript(luaFiles, "part").withClass(link.Renewal)
 
 	breakScript      = NewScript(luaFiles, "break", "grant", "hand", "readers", "permits")
 	inspectScript    = NewScript(luaFiles, "inspect")
@@ -202,7 +201,7 @@ var ScriptTexts = textsOf(map[string]Script{
 	"rw_acquire": rwAcquireScript, "sem_acquire": semAcquireScript,
 	"release": releaseScript, "release_each": releaseEachScript, "rw_release": rwReleaseScript, "sem_release": semReleaseScript,
 	"free": freeScript, "undone": undoneScript,
-	"renew": renewScript, "confirm": confirmScript, "part": partScript, "rw_downgrade": downgradeScript,
+	"renew": renewScript, "confirm": confirmScript, "part": partScript,
 	"break": breakScript, "inspect": inspectScript, "leases": leasesScript, "waiters": waitersScript, "raise_fence": raiseFenceScript,
 })
 

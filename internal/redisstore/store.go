@@ -120,7 +120,7 @@ func (s *Store) Capabilities() store.Capabilities {
 	case forOne:
 		can.AcquireAll = s.acquireAll
 	case withReaders:
-		can.Downgrade = s.downgrade
+		can.Readers = true
 	default:
 	}
 	return can

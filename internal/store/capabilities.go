@@ -27,19 +27,12 @@ type Capabilities struct {
 	// too.
 	NeedsConfirmation bool
 
-	// Downgrade makes a writer the first reader of a phase with its own fence c.Fence, and lets in
-	// all waiting readers. It returns Granted, NotOurs or Revoked.
-	//
-	// A Store with Downgrade has readers: it grants claims with Mode Shared to many owners at once.
-	// A phase lasts from the first of these owners to the last. All owners of a phase have one
-	// fence. Phases are fair. After a writer, all waiting readers enter together. After the last
-	// reader, one writer enters. While a writer waits, no newcomer enters. The lease of each reader
-	// expires independently of the leases of other readers.
-	//
-	// The answer to each step of an owner depends on what the owner has on the server, and not on
-	// the Mode of the Claim. For example, after an unanswered Downgrade the owner may be a writer
-	// or a reader.
-	Downgrade func(ctx context.Context, c Claim) (Grant, error)
+	// Readers: the Store grants claims with Mode Shared to many owners at once. A phase lasts from
+	// the first of these owners to the last. All owners of a phase have one fence. Phases are fair.
+	// After a writer, all waiting readers enter together. After the last reader, one writer enters.
+	// While a writer waits, no newcomer enters. The lease of each reader expires independently of
+	// the leases of other readers.
+	Readers bool
 
 	// Permits: the Store is a semaphore, which grants claims with a Limit to many owners at once. A
 	// new permit is granted only if the sum of all units, with the new ones, exceeds neither its

@@ -36,7 +36,7 @@ type Claim struct {
 	// confirms it.
 	HandoffTTL time.Duration
 
-	Fence        uint64        // Renew, Release: the fence of a reader's phase, 0 for writers. Downgrade: the fence of the phase to create
+	Fence        uint64        // Renew, Release: the fence of a reader's phase, 0 for writers
 	ByHandoff    bool          // Renew: the lease came by hand-off, and this call confirms it
 	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
 	Complete     bool          // Release: set the done mark

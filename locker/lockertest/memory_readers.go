@@ -2,7 +2,6 @@ package lockertest
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -15,28 +14,6 @@ import (
 type reader struct {
 	inbox string // "": the reader receives no events
 	ends  time.Time
-}
-
-// Downgrade is one of the [store.Capabilities].
-func (p endpoint) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
-	return step(p.Process, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
-}
-
-// downgrade executes the step Downgrade.
-func (m *Memory) downgrade(c store.Claim) store.Grant {
-	l, held := m.lease(c.Key)
-	if held && l.owner == c.Owner {
-		m.leave(c.Key, c.Owner)
-		l.owner, l.fence, l.block = "", c.Fence, 1
-		l.readers = map[string]reader{c.Owner: {c.Inbox, l.ends}}
-		m.leases[c.Key] = l
-		m.enter(c.Key, c.Owner, c.Inbox, c.TTL)
-		m.letIn(c.Key, m.readersIn(c.Key, ""), "")
-	}
-	if l, reads := m.phaseFor(c); reads && l.fence == c.Fence {
-		return m.lengthenReader(c, l)
-	}
-	return m.notOurs(c)
 }
 
 // phaseFor returns the lease of c's key, and whether c's owner reads in its phase. The caller holds
@@ -54,9 +31,9 @@ func (m *Memory) phaseFor(c store.Claim) (l lease, phaseFor bool) {
 // tryRead lengthens its part of the phase. If c may not enter, the result ok is false.
 func (m *Memory) tryRead(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
-	_, reads := m.phaseFor(c) // after a downgrade, a reader's claim may still be a writer's
+	_, reads := m.phaseFor(c)
 	switch {
-	case c.Mode != locker.Shared && !reads:
+	case c.Mode != locker.Shared:
 		return g, false
 	case !held: // c becomes the first reader
 		m.openPhase(c.Key, nil, "")

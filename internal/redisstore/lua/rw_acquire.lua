@@ -44,8 +44,7 @@ local function entered()
   return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('EXISTS', KEYS[2]) .. ' ' .. lease
 end
 
--- reads returns whether L is a phase of which the token is a reader. The token may have become a
--- reader by a downgrade.
+-- reads returns whether L is a phase of which the token is a reader.
 local function reads()
   if not lease or string.sub(lease, 1, 7) ~= 'shared:' then
     return false

@@ -15,7 +15,7 @@ type Capabilities struct {
 	Left      bool // shows a refused caller the time left, and whether another library holds the key
 	Raise     bool // raises the fence counter
 	Queue     bool // keeps a queue on the server
-	Readers   bool // has readers, and Downgrade
+	Readers   bool // says Readers: claims with Mode Shared share a key
 	Notify    bool // has a Notifier: it notifies the waiters in the queue when they are granted the key
 	Permits   bool // says Permits: claims with a Limit share a key
 }

@@ -239,37 +239,7 @@ var readerLaws = []law{
 		b.checkState(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
-	// laws about downgrade, revocation, Inspect and KeepFor
-	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: allOf(readers, queues), check: func(b *bench) {
-		w, g := b.newHolder()
-		other := b.newWaiter("")
-		late := b.reader()
-		b.queue(late)
-		w.Fence = g.Fence
-		for range 2 {
-			if d := b.downgrade(w); d.State != store.Granted || !d.Writer {
-				b.Fatalf("downgrade: %+v, want granted with a waiting writer", d)
-			}
-		}
-		if in := b.acquireSoon(late, "acquire by a reader that waited"); in.Fence != g.Fence {
-			b.Fatalf("fence %d in a phase with %d", in.Fence, g.Fence)
-		}
-		b.checkState(b.renew(w), store.Granted, "renewal by an owner that was a writer")
-		b.checkState(b.acquire(other), store.Busy, "acquire by another writer")
-		b.free(w)
-		b.checkState(b.acquire(other), store.Busy, "acquire by another writer")
-		b.free(late)
-		b.checkHolds(other, "renewal by the next writer")
-	}},
-	{name: "only the writer downgrades", needs: readers, check: func(b *bench) {
-		_, g := b.newHolder()
-		stranger := b.claim(owner())
-		stranger.Fence = g.Fence
-		b.checkState(b.downgrade(stranger), store.NotOurs, "downgrade by a stranger")
-		b.checkState(b.acquire(b.reader()), store.Busy, "acquire by a reader")
-		b.key += ":free"
-		b.checkState(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
-	}},
+	// laws about revocation, Inspect and KeepFor
 	{name: "a revoked phase ends the parts of all its readers, which receive the reason", needs: allOf(readers, breaks), check: func(b *bench) {
 		one, g := b.newReader()
 		other, _ := b.newReader()
@@ -351,14 +321,4 @@ func (b *bench) newReader() (store.Claim, store.Grant) {
 func (b *bench) phase() uint64 {
 	b.Helper()
 	return b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence
-}
-
-func (b *bench) downgrade(c store.Claim) store.Grant {
-	b.Helper()
-	c.Mode = locker.Shared
-	g, err := store.CapabilitiesOf(b.Store).Downgrade(b.Context(), c)
-	if err != nil {
-		b.Fatalf("downgrade: %v", err)
-	}
-	return g
 }

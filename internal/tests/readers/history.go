@@ -15,7 +15,6 @@ type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
 	release(claim, releaseArgs) answer
-	downgrade(c claim, fence int) answer
 	breakHolder(fence int) answer
 	inspect() info
 	occupy(ttl int) bool // another program takes the key, if it is free
@@ -92,7 +91,6 @@ func (h *history) steps() []func() {
 		func() { h.renew(h.recentOwner()) }, func() { h.renew(h.anyHolder()) }, func() { h.renew(h.anyHolder()) },
 		func() { h.release(h.anyHolder()) }, func() { h.release(h.anyHolder()) }, func() { h.release(h.anyHolder()) },
 		func() { h.release(h.recentOwner()) }, func() { h.release(h.anyWaiter()) },
-		func() { h.downgrade(h.anyHolder()) },
 		h.breakHolder, h.pass, h.pass, h.kill, h.occupy, h.evictLease,
 	}
 	if h.evicts {

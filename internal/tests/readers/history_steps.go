@@ -84,34 +84,6 @@ func (h *history) release(o *owner) {
 	h.look(by)
 }
 
-func (h *history) downgrade(o *owner) {
-	if o.mode == locker.Shared || o.plain || o.fences[theSubject] == 0 {
-		h.renew(o)
-		return
-	}
-	n := h.choose(blockOf, "fence")
-	if o.phase[theSubject] == 0 {
-		o.phase = [2]int{o.fences[theModel] + n, o.fences[theSubject] + n}
-	}
-	var want answer
-	if h.model != nil {
-		want = h.model.downgrade(o.claimOn(theModel), o.phase[theModel])
-	}
-	// The watch learns of the new phase before h.mail reads the messages to the readers of this
-	// phase.
-	before, fence := h.watch.holds[o.owner], o.phase[theSubject]
-	wrote := before != nil && !before.shared
-	got := h.subject.downgrade(o.claimOn(theSubject), fence)
-	h.watch.recordCall(o.claim)
-	h.log("p%d %s downgrades: %v", o.process, o.owner, got)
-	h.compare(want, got)
-	if before != nil {
-		h.watch.checkDowngrade(o.claimOn(theSubject), fence, got)
-	}
-	h.compareMessages()
-	h.look(progressIf(got.State == store.Granted && wrote, admitted))
-}
-
 func (h *history) breakHolder() {
 	i := h.subject.inspect()
 	fence := i.Fence

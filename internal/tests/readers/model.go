@@ -201,7 +201,7 @@ func (m *model) acquire(c claim) answer {
 			m.open(nil)
 			return m.enterAndReply(c)
 		}
-	case m.reads(c.owner): // the owner may be a writer that has become a reader by a downgrade, and whose old call runs late
+	case m.reads(c.owner):
 		return m.enterAndReply(c)
 	case isPhase && reader && (len(m.queue) == 0 || m.omits(WaitBehindWriters)):
 		return m.enterAndReply(c)

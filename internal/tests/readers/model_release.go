@@ -67,35 +67,6 @@ func (m *model) giveUp(c claim, g releaseArgs) answer {
 	return answer{State: store.NotOurs}
 }
 
-// downgrade makes the writer c the first reader of a new phase with the given fence. This fence
-// is one of the fences in the block of the writer.
-func (m *model) downgrade(c claim, fence int) answer {
-	switch {
-	case m.holds(c.owner) && m.omits(DowngradeEnds):
-		m.confirm()
-		m.free()
-		m.serve(claim{}, true)
-		return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
-	case m.holds(c.owner):
-		m.confirm()
-		if m.omits(DowngradeFence) {
-			fence = m.mint()
-		}
-		m.lease = &lease{kind: phase, fence: fence, block: 1, ends: m.lease.ends, parts: map[string]*part{
-			c.owner: {process: c.process, ends: m.lease.ends, count: 1},
-		}}
-		m.enter(c, c.ttl)
-		if !m.omits(DowngradeAdmits) {
-			m.admit("")
-		}
-	case m.reads(c.owner) && m.lease.fence == fence:
-		m.enter(c, c.ttl)
-	default:
-		return m.notOurs(c)
-	}
-	return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
-}
-
 // breakHolder revokes the lease of the holder with the given fence.
 func (m *model) breakHolder(fence int) answer {
 	l := m.lease

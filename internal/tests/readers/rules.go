@@ -23,9 +23,6 @@ const (
 	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key to the next waiter
 	Announce                           // a writer that is first in the queue does not notify the readers
 	SayWriter                          // grants and renewals of readers do not report a waiting writer
-	DowngradeFence                     // a phase that a writer opens by a downgrade gets a new fence
-	DowngradeAdmits                    // a downgrade lets no reader in
-	DowngradeEnds                      // a downgrade hands the key to the next owner, as a release does, although the former writer now reads
 	Undo                               // an undone acquire that runs late is granted
 	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
 	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
@@ -39,8 +36,8 @@ var ruleNames = [...]string{
 	Together: "together", OwnExpiry: "own expiry", LastReader: "end with the last reader", EntryPerToken: "an entry per token",
 	NewPhase: "a new phase forgets", ComparePhase: "compare the phase", OnlyLengthen: "only lengthen", NoRevival: "no revival",
 	EvictedReaders: "remember evicted readers", DeadWriters: "dead writers", GiveUpAdmits: "a give-up admits", GiveUpHands: "a give-up hands on",
-	Announce: "announce", SayWriter: "say that a writer waits", DowngradeFence: "downgrade keeps the fence",
-	DowngradeAdmits: "downgrade admits", DowngradeEnds: "downgrade hands nothing over", Undo: "undo", NoOvertaking: "no overtaking",
+	Announce: "announce", SayWriter: "say that a writer waits",
+	Undo: "undo", NoOvertaking: "no overtaking",
 	KeepHanded: "keep the handed entry", Kept: "keep the kept", BreakAll: "a break throws out",
 }
 

@@ -294,16 +294,6 @@ func (s *stores) release(c claim, g releaseArgs) answer {
 	return s.answer(s.caller(c).Release(background, l))
 }
 
-func (s *stores) downgrade(c claim, fence int) answer {
-	l := s.claim(c)
-	l.Mode, l.Fence = locker.Shared, uint64(fence)
-	a := s.answer(store.CapabilitiesOf(s.caller(c)).Downgrade(background, l))
-	if a.Fence == 0 && a.State == store.Granted {
-		a.Fence = fence
-	}
-	return a
-}
-
 func (s *stores) breakHolder(fence int) answer {
 	return s.answer(store.CapabilitiesOf(s.caller(claim{process: noInbox})).Revoke(background, s.key, uint64(fence), "because"))
 }

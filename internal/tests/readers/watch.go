@@ -46,7 +46,7 @@ type waiter struct {
 	writersAhead int // how many writers were waiting when this owner began to wait
 	phases       int // how many phases have begun since this owner began to wait
 	writers      int // how many writers have been granted the key since this owner began to wait
-	// luck counts the revocations, downgrades, expiries, evictions and foreign holders during the
+	// luck counts the revocations, expiries, evictions and foreign holders during the
 	// wait. After each such event, the first entry of the queue decides which waiters are next. So
 	// the fairness checks allow one more turn before this waiter for each event.
 	luck int

@@ -112,7 +112,7 @@ func (w *watch) checkWriterFlag(owner string, a answer) {
 	}
 }
 
-// checkRenewal checks a, the answer to a renewal or a downgrade of c.
+// checkRenewal checks a, the answer to a renewal of c.
 func (w *watch) checkRenewal(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
 	holds := h != nil && h.endsAt > w.now
@@ -135,15 +135,6 @@ func (w *watch) checkRenewal(c claim, ttl int, a answer) {
 	case holds && !h.doubt:
 		w.violate("promise", "%s holds until %d, it is %d, and a renewal is answered %v", c.owner, h.endsAt, w.now, a.State)
 	}
-}
-
-// checkDowngrade checks a, the answer to a downgrade of c to a phase with this fence.
-func (w *watch) checkDowngrade(c claim, fence int, a answer) {
-	if h := w.holds[c.owner]; a.State == store.Granted && h != nil && !h.shared {
-		h.shared, h.fence, w.phase = true, fence, fence
-		w.addLuck()
-	}
-	w.checkRenewal(c, c.ttl, a)
 }
 
 // beforeRelease records the release of c before it is sent. It reports whether c held the key,
@@ -192,10 +183,9 @@ func (w *watch) checkRelease(c claim, g releaseArgs, held bool, a answer) {
 type progress int
 
 const (
-	nothing  progress = iota
-	handed            // a waiter has got a free key
-	opened            // if no writer waits, the waiting readers have entered an open phase
-	admitted          // the waiting readers have entered the phase, even while a writer waits
+	nothing progress = iota
+	handed           // a waiter has got a free key
+	opened           // if no writer waits, the waiting readers have entered an open phase
 )
 
 // checkIdle reports a violation if the state i shows that the step has served the waiters less
@@ -207,7 +197,7 @@ func (w *watch) checkIdle(i info, demand progress) {
 		case !i.Held:
 			w.violate("idle", "%s waits for a key that is free", o.owner)
 		case demand < opened, !i.Shared, o.mode != locker.Shared, w.plain:
-		case demand == admitted || !w.writerWaits():
+		case !w.writerWaits():
 			w.violate("idle", "%s waits to read beside readers", o.owner)
 		}
 	}

@@ -382,31 +382,6 @@ func TestAReadOnlyHandleRefusesATransactionOfInTxThatMayWrite(t *testing.T) {
 	})
 }
 
-// A transaction that is done again under a Shared lease would write without a claim.
-func TestATransactionWhoseLeaseWasDowngradedIsNotDoneAgain(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.Background()) }()
-		calls := 0
-		err = transact(t.Context(), l, db, locker.Rule{Key: t.Name()}, func(ctx context.Context, tx *sqllock.Tx) error {
-			calls++
-			lease, _ := locker.FromContext(ctx)
-			if err := errors.Join(deposit(10)(ctx, tx), lease.Downgrade(ctx)); err != nil || calls > 1 {
-				return err
-			}
-			return tooClose(db.dialect, errOnPurpose)
-		})
-		if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "Downgrade") || calls != 1 {
-			t.Errorf("%v after %d calls", err, calls)
-		}
-		db.checkBalance(t, 100)
-	})
-}
-
 // A context of locker.Detach still has the transaction of the function, but that transaction has
 // ended when the goroutine begins its own.
 func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {
