@@ -32,8 +32,9 @@ var (
 	ErrExpired = errors.New("the lease reached its maximum duration")
 	// ErrReleased is the cause of a context whose lease was released.
 	ErrReleased = errors.New("the lock was released")
-	// ErrUnavailable: the lock server cannot be reached or cannot answer now. An error that is
-	// ErrUnavailable is never also ErrBusy.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. The text says why, as
+	// far as it is known: also if the wait was too short for the client to find out, and an earlier
+	// call found out. An error that is ErrUnavailable is never also ErrBusy.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
 	// The error contains the error of each node: see [NodeError].

@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +129,7 @@ func (w *waiter) handleNoAnswer(err error) state {
 	}
 	moves := errors.Is(err, store.ErrMoving) && w.rule.Wait != NoWait
 	if w.busySince.IsZero() && w.overdue() && !moves {
-		return w.end(nil, w.fail(asUnavailable(err), 0))
+		return w.end(nil, w.fail(asUnavailable(w.explainFailure()), 0))
 	}
 	return queued
 }
@@ -176,7 +177,7 @@ func (w *waiter) giveUp(reason error) error {
 	case reason == errWaitOver:
 		return w.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, w.rule.Wait), 0)
 	case errors.Is(reason, context.DeadlineExceeded) && w.calls > 0:
-		return w.fail(fmt.Errorf("%w: %w: no answer in time", reason, ErrUnavailable), 0)
+		return w.fail(fmt.Errorf("%w: %w", reason, asUnavailable(cmp.Or(w.explainFailure(), errNoAnswer))), 0)
 	}
 	return w.fail(reason, 0)
 }
@@ -184,8 +185,9 @@ func (w *waiter) giveUp(reason error) error {
 // explainFailure returns the error of the last call. If the last call got no answer and the Store
 // knows why, explainFailure returns the Store's reason.
 func (w *waiter) explainFailure() error {
-	if e := w.engine; e.can.Explain != nil && (w.failure == nil || w.failure == errNoAnswer) {
-		if err := e.can.Explain(); err != nil {
+	explain := w.engine.can.Explain
+	if explain != nil && (w.failure == nil || w.failure == errNoAnswer) {
+		if err := explain(w.key()); err != nil {
 			return err
 		}
 	}

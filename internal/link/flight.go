@@ -156,6 +156,7 @@ func (f *flight) attempt(calls []*Call, form int) (unknown []*Call, gotReply boo
 		_ = p.Process(ctx, wait)
 	}
 	_, err := p.Exec(ctx)
+	note(&f.lane.link.failure, err)
 	acks, acksErr := 0, error(nil)
 	if f.lane.acked {
 		acks, acksErr = ackCount(wait, err)

@@ -68,7 +68,8 @@ type link struct {
 	adding    int     // how many calls of addChore are under way
 	trips     trips
 
-	separate atomic.Int32 // the number of further flights in which each call is made by itself: see Together
+	failure  atomic.Pointer[error] // why the last call has no reply; nil: it has one
+	separate atomic.Int32          // the number of further flights in which each call is made by itself: see Together
 }
 
 func newLink(owner *Links, c Client) *link {
@@ -209,7 +210,21 @@ func (l *link) tryDirect(c *Call) bool {
 // script's text.
 func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error) {
 	cmd := c.command(ctx, inFull)
-	return resultOf(cmd, l.client.Process(ctx, cmd))
+	text, err := resultOf(cmd, l.client.Process(ctx, cmd))
+	note(&l.failure, err)
+	return text, err
+}
+
+// note keeps err in failure until a server replies. The end of a call's time does not say why there
+// was no reply.
+func note(failure *atomic.Pointer[error], err error) {
+	if isReply(err) {
+		if failure.Load() != nil {
+			failure.Store(nil)
+		}
+	} else if !errors.Is(err, context.DeadlineExceeded) {
+		failure.Store(&err)
+	}
 }
 
 // recordTrip records the duration of a round trip, took, and whether the node has replied. The

@@ -32,6 +32,7 @@ type Links struct {
 	chores  calls.Chores // the chores whose key's node is not known yet
 	loaded  atomic.Bool  // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
+	failure atomic.Pointer[error] // why the Cluster's state was not loaded
 
 	mu      sync.Mutex
 	pending []*Call     // the calls that wait until the Cluster's state is loaded
@@ -68,6 +69,22 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	if l := ls.linkFor(c); l != nil {
 		l.enlist(c)
 	}
+}
+
+// Failure returns why the last call to the node of key has no reply, or nil. A client may need
+// longer than its caller has to find out, for example, that the node refuses connections. So the
+// next callers learn it here.
+func (ls *Links) Failure(key string) error {
+	failure := &ls.failure
+	if ls.single != nil {
+		failure = &ls.single.failure
+	} else if l := ls.servingLink(key); l != nil {
+		failure = &l.failure
+	}
+	if err := failure.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Do sends the call and waits for its answer, or for the end of ctx.
@@ -214,6 +231,7 @@ func (ls *Links) loadState() {
 	ls.mu.Lock()
 	ls.loading = false
 	ls.mu.Unlock()
+	note(&ls.failure, err)
 	if err == nil {
 		ls.loaded.Store(true)
 	}

@@ -255,7 +255,7 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 // Explain returns nil if a quorum of nodes answers and votes. Otherwise it returns an error that
 // names each node that has not answered, has answered with an error, or is known not to vote. With
 // a Redis Cluster among the nodes, the reasons of nodes that do not vote are missing.
-func (q *quorum) Explain() error {
+func (q *quorum) Explain(string) error {
 	var errs []error
 	for _, n := range q.nodes {
 		if n.underWay.Load() > 0 {

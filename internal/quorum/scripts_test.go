@@ -214,7 +214,7 @@ func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = dead.Close() })
 	q := newQuorum([]redisstore.Client{dead, dead, dead}, Settings{MaxTTL: time.Minute, NodeTimeout: time.Second})
-	if err := q.Explain(); err != nil {
+	if err := q.Explain(""); err != nil {
 		t.Errorf("no node was asked: %v", err)
 	}
 	q.whole.mu.Lock()
@@ -223,7 +223,7 @@ func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	}
 	q.whole.setStanding(2, standing{state: store.NodeVotes, text: "N"})
 	q.whole.mu.Unlock()
-	err := q.Explain()
+	err := q.Explain("")
 	var when interface{ RetryAfter() time.Duration }
 	if !errors.Is(err, store.ErrQuorum) || !errors.As(err, &when) || when.RetryAfter() != 5*time.Second {
 		t.Errorf("two of three nodes do not vote for another 5 s: %v", err)

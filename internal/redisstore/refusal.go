@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 
@@ -29,6 +30,8 @@ func Refused(err error) error {
 		return &store.Refusal{Temporary: true, Err: err}
 	case errors.Is(err, redis.ErrClosed):
 		return &store.Refusal{Err: fmt.Errorf("%w; the Redis client is closed: by Close of a Locker of locker.Open, or by the program, which must close the Locker first", err)}
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET): // go-redis drops the text of a full server
+		return fmt.Errorf("%w (the server has closed the connection; if it closes each new one, it may have reached its maxclients; see its log)", err)
 	}
 	return err
 }

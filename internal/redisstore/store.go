@@ -108,6 +108,7 @@ func (s *Store) Capabilities() store.Capabilities {
 		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
 		// because no replica has acknowledged this grant.
 		NeedsConfirmation: s.acks.required(),
+		Explain:           func(key string) error { return Refused(s.links.Failure(key)) },
 		Inspect:           s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
 	}
 	if s.inbox != nil {

@@ -83,9 +83,9 @@ type Capabilities struct {
 	// calls Watch once, before all other methods.
 	Watch func(report func(Warning))
 
-	// Explain returns why the last calls have no answer, or nil when no reason is known. The Engine
-	// calls Explain when the wait of an acquire ends before an answer has come.
-	Explain func() error
+	// Explain returns why the last calls for the key have no answer, or nil when no reason is
+	// known. The Engine calls Explain when the wait of an acquire ends before an answer has come.
+	Explain func(key string) error
 
 	// Close ends what the Store does in the background. [Engine.Close] calls Close once, after the
 	// last other call, and waits until it returns, at most until ctx ends. If ctx ends first, Close
