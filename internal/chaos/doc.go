@@ -13,7 +13,8 @@
 // that clients send, so that a test can check what an operation costs.
 //
 // Replication has no requests and replies, so the proxy cannot parse it. A [Pipe] passes
-// replication on, and can freeze it.
+// replication on, and can freeze it. A Pipe can also make all answers of a server late, for as long
+// as a test needs.
 //
 // Faults are switched on and off during traffic. Each fault counts its hits, so that a test can
 // check that the fault happened.

@@ -5,12 +5,13 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Pipe passes all bytes on, including the bytes of replication, which a [Proxy] cannot parse. It
-// can freeze replication. Clients may also connect through a Pipe, which never freezes their
-// traffic. [NewPipe] makes a Pipe; the zero value is not usable. Its methods may be called from any
-// goroutine.
+// can freeze replication, and it can make the answers of a server late. Clients may also connect
+// through a Pipe, which never freezes their traffic. [NewPipe] makes a Pipe; the zero value is not
+// usable. Its methods may be called from any goroutine.
 type Pipe struct {
 	target   string
 	listener net.Listener
@@ -21,6 +22,7 @@ type Pipe struct {
 	thawed chan struct{} // closed while replication is not frozen
 	kept   int           // number of pieces kept since Freeze
 	conns  map[net.Conn]struct{}
+	delay  time.Duration // see Delay
 }
 
 // NewPipe starts a Pipe to the server at target. The Pipe ends with the test.
@@ -58,6 +60,14 @@ func (p *Pipe) Thaw() {
 	close(p.thawed)
 }
 
+// Delay makes each answer of the server d late, until the next Delay. Requests that a client sends
+// together have their answers together.
+func (p *Pipe) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
 // Kept returns how many pieces of replication data were kept since the last Freeze. If the number
 // is 0, the test has frozen nothing.
 func (p *Pipe) Kept() int {
@@ -88,7 +98,7 @@ func (p *Pipe) serve(client net.Conn) {
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup
-	back.Go(func() { p.copyBytes(client, server, isReplica, nil) })
+	back.Go(func() { p.copyBytes(client, server, isReplica, func([]byte) { p.awaitDelay() }) })
 	p.copyBytes(server, client, isReplica, func(said []byte) {
 		if bytes.Contains(said, []byte("PSYNC")) {
 			replicates.Do(func() { close(isReplica) })
@@ -117,7 +127,7 @@ func (p *Pipe) closeLater(c net.Conn) (release func()) {
 }
 
 // copyBytes copies bytes from src to dst until one side closes its connection, and then closes both
-// connections. The function observe gets each piece of data. A closed channel isReplica means that
+// connections. The function observe gets each piece of data before it is passed on. A closed channel isReplica means that
 // a replica uses the connection, so Freeze keeps the pieces.
 func (p *Pipe) copyBytes(dst, src net.Conn, isReplica <-chan struct{}, observe func(data []byte)) {
 	defer dst.Close()
@@ -125,9 +135,7 @@ func (p *Pipe) copyBytes(dst, src net.Conn, isReplica <-chan struct{}, observe f
 	piece := make([]byte, 64<<10)
 	for {
 		n, err := src.Read(piece)
-		if observe != nil {
-			observe(piece[:n])
-		}
+		observe(piece[:n])
 		if n > 0 {
 			select {
 			case <-isReplica:
@@ -157,6 +165,19 @@ func (p *Pipe) awaitThaw() {
 	select {
 	case <-thawed:
 	case <-p.closed:
+	}
+}
+
+// awaitDelay waits for the time by which an answer is late.
+func (p *Pipe) awaitDelay() {
+	p.mu.Lock()
+	d := p.delay
+	p.mu.Unlock()
+	if d > 0 {
+		select {
+		case <-time.After(d):
+		case <-p.closed:
+		}
 	}
 }
 

@@ -52,3 +52,26 @@ func TestAPipeFreezesReplicationAndNothingElse(t *testing.T) {
 	pipe.Thaw()
 	await("the replica has not caught up", func() bool { return replica.Get(t.Context(), "key").Val() == "new" })
 }
+
+func TestAPipeMakesAnswersLate(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	pipe := chaos.NewPipe(t, server.Addr())
+	client := server.Client(t, func(o *redis.Options) { o.Addr = pipe.Addr() })
+	const late = 100 * time.Millisecond
+	for _, d := range []time.Duration{late, 0} {
+		pipe.Delay(d)
+		began := time.Now()
+		if _, err := client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+			for range 50 {
+				p.Ping(t.Context())
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took < d || d == late && took > 20*late {
+			t.Errorf("50 answers that are %v late took %v", d, took)
+		}
+	}
+}

@@ -8,6 +8,9 @@
 //	make soak                                     hours, and docs/faults.md
 //	go test ./chaos -run TestChaos -seed 7 -v     the rounds of one seed again
 //
+// Some troubles are mild, but last for longer than a lease: a server whose answers take a third of
+// a second, or a process with little CPU time. They have a test without rounds.
+//
 // Each round has one topology and one kind of lock, and a seed from which its faults follow. A run
 // counts only if enough has happened in it. And in the controls, where one rule is left out, the
 // same checker must find violations.

@@ -84,3 +84,29 @@ func TestTheCheckerFindsPlantedMistakes(t *testing.T) {
 		t.Error("three units of two were not found")
 	}
 }
+
+// The leases that a plain loop loses too are no violation.
+func TestTheCheckerFindsLeasesThatASteadyTroubleCosts(t *testing.T) {
+	for name, c := range map[string]struct {
+		ours, plain string // how the lease of each has ended
+		grants      int
+		want        string // part of the violation; "": none
+	}{
+		"both keep it":       {"released", "released", 1, ""},
+		"one of ours":        {"lost", "released", 1, "lost 1 of"},
+		"one of each":        {"lost", "lost", 1, ""},
+		"no lock is granted": {"released", "released", 0, "got no lock"},
+	} {
+		h := &history{holds: []*hold{
+			{process: holderNew, reason: c.ours}, {process: holderPlain, reason: c.plain}, {process: holderPlain, asked: 10},
+		}}
+		for range c.grants {
+			h.holds = append(h.holds, &hold{process: holderNew, asked: 10})
+		}
+		v := &verdict{}
+		v.checkSteady(h, 5, holderNew)
+		if text := strings.Join(v.Violations, "\n"); !strings.Contains(text, c.want) || c.want == "" && text != "" {
+			t.Errorf("%s: found %q, want %q", name, text, c.want)
+		}
+	}
+}
