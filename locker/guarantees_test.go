@@ -68,7 +68,7 @@ func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	l := newScriptless(t, client)
-	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 4 * time.Second})
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)

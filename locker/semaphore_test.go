@@ -321,7 +321,7 @@ func TestPermitsAreRevokedOneByOne(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	sem := newSemaphore(t, server.Client(t), 2)
-	rule := locker.Rule{Key: "k", TTL: 600 * time.Millisecond}
+	rule := locker.Rule{Key: "k", TTL: 3 * time.Second}
 	one, two := acquire(t, sem, rule), acquire(t, sem, rule)
 	next := queues(t, newSemaphore(t, server.Client(t), 2), rule, server.Client(t))
 	if err := sem.Revoke(t.Context(), "k", one.Fence(), "drill"); err != nil {

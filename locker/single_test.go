@@ -105,7 +105,7 @@ func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		start := time.Now()
 		_, err := l.Acquire(ctx, locker.Rule{Key: fmt.Sprint("stalled:", i)})
-		if d := time.Since(start); d > time.Second {
+		if d := time.Since(start); d > 2500*time.Millisecond {
 			t.Errorf("returned after %v", d)
 		}
 		cancel()
@@ -313,7 +313,7 @@ func TestAFullServerRefusesAcquiresAndLetsLeasesGo(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	rules := map[string]locker.Rule{
-		"plain": {Key: "plain", TTL: 2 * time.Second}, "kept": {Key: "kept", KeepFor: 20 * time.Second},
+		"plain": {Key: "plain", TTL: 4 * time.Second}, "kept": {Key: "kept", KeepFor: 20 * time.Second},
 		"once": {Key: "once", OnceFor: time.Minute},
 	}
 	leases := map[string]*locker.Lease{}
@@ -485,13 +485,13 @@ func TestDataOfAnotherTypeAtOneKeyConcernsNoOther(t *testing.T) {
 	l := newSingle(t, client)
 	var leases []*locker.Lease
 	for i := range 3 {
-		leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("batch:", i), TTL: 2 * time.Second}))
+		leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("batch:", i), TTL: 4 * time.Second}))
 	}
 	client.Del(t.Context(), "batch:1")
 	client.HSet(t.Context(), "batch:1", "field", "value")
 	lost(t, leases[1], locker.ErrLost)
 	first := leases[0].Expires()
-	eventually(t, "the others are renewed", func() bool { return leases[0].Expires().After(first.Add(2 * time.Second)) })
+	eventually(t, "the others are renewed", func() bool { return leases[0].Expires().After(first.Add(time.Second)) })
 	release(t, leases[0])
 	release(t, leases[2])
 	if client.HGet(t.Context(), "batch:1", "field").Val() != "value" {

@@ -224,12 +224,12 @@ func TestIdleConnectionsThatAreCutDelayNoWaiter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client, _ := behind(t, server, redistest.Restrictions{Idle: 200 * time.Millisecond})
-	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "order:1", TTL: 2 * time.Second})
+	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "order:1", TTL: 4 * time.Second})
 	waiter := queues(t, newSingle(t, client), locker.Rule{Key: "order:1"}, server.Client(t))
 	ping := server.Client(t)
 	held := time.Now()
 	locktest.Eventually(t, "the lease outlives its TTL, and each connection was cut", func() bool {
-		return ping.Ping(t.Context()).Err() == nil && time.Since(held) > 3*time.Second
+		return ping.Ping(t.Context()).Err() == nil && time.Since(held) > 5*time.Second
 	})
 	release(t, holder)
 	release(t, waiter.Granted(2*time.Second))

@@ -164,7 +164,7 @@ func TestPollingRenewsAndLoses(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	l := newPolling(t, client)
-	lease := locktest.Acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "polling:renew", TTL: 4 * time.Second})
 	first := lease.Expires()
 	locktest.Eventually(t, "it is renewed", func() bool { return lease.Expires().After(first.Add(time.Second)) })
 	if err := lease.Extend(t.Context(), time.Hour); err != nil {
@@ -383,7 +383,7 @@ func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	l := newPolling(t, client)
-	lease := locktest.Acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "a", TTL: 4 * time.Second})
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}

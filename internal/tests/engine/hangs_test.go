@@ -56,16 +56,16 @@ func TestAMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
 	s := newSites(t)
 	e := newEngine(t, s.client)
 	for _, key := range s.keys(t, 0, 10) {
-		acquire(t, e, locker.Rule{Key: key, TTL: 3 * time.Second})
+		acquire(t, e, locker.Rule{Key: key, TTL: 6 * time.Second})
 	}
 	var elsewhere []*locker.Lease
 	for _, master := range []int{1, 2} {
 		for _, key := range s.keys(t, master, 10) {
-			elsewhere = append(elsewhere, acquire(t, e, locker.Rule{Key: key, TTL: 3 * time.Second}))
+			elsewhere = append(elsewhere, acquire(t, e, locker.Rule{Key: key, TTL: 6 * time.Second}))
 		}
 	}
 	s.Masters[0].Pause()
-	time.Sleep(5 * time.Second)
+	time.Sleep(8 * time.Second)
 	s.Masters[0].Resume()
 	for _, l := range elsewhere {
 		if err := l.Context().Err(); err != nil {
@@ -97,11 +97,11 @@ func TestTheKeeperOutlivesCallsThatHang(t *testing.T) {
 			await(t, "renewals hang", func() bool { return dead.Hits() >= 17 })
 			var sound *locker.Lease
 			await(t, "a lock over a sound connection", func() (ok bool) { // this lock uses a connection that no dead call uses
-				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 2 * time.Second})
+				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 6 * time.Second})
 				sound = l
 				return err == nil
 			})
-			time.Sleep(4 * time.Second)
+			time.Sleep(7 * time.Second)
 			if sound.Context().Err() != nil {
 				t.Errorf("a lease over sound connections has ended: %v", context.Cause(sound.Context()))
 			}
@@ -226,7 +226,7 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 			hung, sound := s.keys(t, 0, 2), s.keys(t, 1, 5)
 			e := newEngine(t, client)
 			standstill(t, client, e, hung[0], hung[1], s.Masters[0], func() {
-				kept := acquire(t, e, locker.Rule{Key: sound[0], TTL: 2 * time.Second})
+				kept := acquire(t, e, locker.Rule{Key: sound[0], TTL: 6 * time.Second})
 				for _, key := range sound[1:] {
 					began := time.Now()
 					release(t, acquire(t, e, locker.Rule{Key: key}))
@@ -235,7 +235,7 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 					}
 				}
 				// longer than the TTL of the lease kept, which the Engine must renew meanwhile
-				time.Sleep(3 * time.Second)
+				time.Sleep(7 * time.Second)
 				release(t, kept)
 			})
 		})

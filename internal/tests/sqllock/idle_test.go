@@ -34,7 +34,8 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
-		err := transact(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+		rule := locker.Rule{Key: "brief", TTL: 3 * time.Second}
+		err := transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 			calls++
 			balance, err := read(ctx, tx, 1)
 			if err != nil {
