@@ -105,28 +105,73 @@ func TestErrorsOfShortWaitsNameTheCause(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = l.Close(t.Context()) })
-				const short = 200 * time.Millisecond
-				wait := func() error {
-					_, err := l.Acquire(t.Context(), locker.Rule{Key: "order:1", Wait: short})
-					return err
-				}
-				ctx := func() error {
-					ctx, cancel := context.WithTimeout(t.Context(), short)
-					defer cancel()
-					return locker.Run(ctx, l, locker.Rule{Key: "order:1"}, func(context.Context) error { return nil })
-				}
-				// go-redis itself needs half a second until it knows.
-				var first error
-				eventually(t, "an error names the cause", func() bool {
-					first = wait()
-					return first == nil || strings.Contains(first.Error(), c.want)
-				})
-				for way, try := range map[string]func() error{"Wait": wait, "ctx": ctx, "Wait after ctx": wait} {
-					if err := try(); !errors.Is(err, locker.ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
-						t.Errorf("%s: %v, want ErrUnavailable with %q", way, err, c.want)
-					}
-				}
+				shortWaitsName(t, l, c.want)
 			})
 		}
+	}
+}
+
+// shortWaitsName checks that short waits through l fail with ErrUnavailable, and that their errors
+// contain the text cause.
+func shortWaitsName(t *testing.T, l *locker.Engine, cause string) {
+	t.Helper()
+	// go-redis itself needs half a second until it knows.
+	eventually(t, "an error names the cause", func() bool {
+		err := waitShortly(t, l)
+		return err == nil || strings.Contains(err.Error(), cause)
+	})
+	ctx := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), shortWait)
+		defer cancel()
+		return locker.Run(ctx, l, locker.Rule{Key: "order:1"}, func(context.Context) error { return nil })
+	}
+	for range 2 {
+		for way, err := range map[string]error{"Wait": waitShortly(t, l), "ctx": ctx()} {
+			if !errors.Is(err, locker.ErrUnavailable) || !strings.Contains(err.Error(), cause) {
+				t.Errorf("%s: %v, want ErrUnavailable with %q", way, err, cause)
+			}
+		}
+	}
+}
+
+const shortWait = 200 * time.Millisecond
+
+func waitShortly(t *testing.T, l *locker.Engine) error {
+	lease, err := l.Acquire(t.Context(), locker.Rule{Key: "order:1", Wait: shortWait})
+	if err == nil {
+		release(t, lease)
+	}
+	return err
+}
+
+func TestErrorsOfShortWaitsNameTheCauseOnSentinelAndCluster(t *testing.T) {
+	t.Parallel()
+	addrs := []string{closedPort(t).Addr}
+	for _, kind := range []string{"Sentinel", "Cluster"} {
+		l, err := reach(kind, addrs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close(t.Context()) })
+		shortWaitsName(t, l, "connection refused")
+	}
+}
+
+// When the server has answered again, an earlier cause explains nothing any more.
+func TestErrorsNameNoCauseThatIsOver(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	l, err := locker.Open("redis://" + server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(t.Context()) })
+	server.Kill()
+	shortWaitsName(t, l, "connection refused")
+	server.Restart()
+	eventually(t, "the server serves again", func() bool { return waitShortly(t, l) == nil })
+	server.Pause()
+	if err := waitShortly(t, l); !errors.Is(err, locker.ErrUnavailable) || strings.Contains(err.Error(), "refused") {
+		t.Errorf("the server hangs, and the error is: %v", err)
 	}
 }
