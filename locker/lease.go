@@ -67,6 +67,9 @@ func (l *Lease) Units() int {
 // Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
+// TTL returns the Rule's TTL, or the default in its place. A grant or a renewal lasts this long.
+func (l *Lease) TTL() time.Duration { return l.rule.TTL }
+
 // Expires returns the time at which the lease ends unless it is renewed. The time is on the local
 // monotonic clock. It is conservative: before that time, the server does not give the key to
 // another holder. For a lease that has ended, Expires returns when it ended.

@@ -96,7 +96,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
 	}
 	if err := a.work(bound); err != nil {
-		return a.handleError(bound, err)
+		return a.handleError(err)
 	}
 	if err := a.leave(bound, detach, margin); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
@@ -104,17 +104,15 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 			a.rollback(bound) // gives the connection back, because inquire needs one
 			return a.inquire(bound, err)
 		}
-		again, failure := a.handleError(bound, err)
+		again, failure := a.handleError(err)
 		return again, a.explain(bound, failure)
 	}
 	open = false
 	return a.commit(bound, end)
 }
 
-// work calls fn. While fn runs, pings keep the server from ending the transaction for idleness.
+// work calls fn.
 func (a *attempt) work(ctx context.Context) error {
-	stop := a.keepAlive(ctx)
-	defer stop()
 	err := a.fn(ctx, a)
 	if a.endError == nil {
 		return err
@@ -139,13 +137,8 @@ func (a *attempt) checkTime(margin time.Duration) error {
 // handleError returns whether the transaction may be retried after err, and the error to return.
 // err is an error of fn, or came after fn had returned. If the server may have ended the
 // transaction for idleness, the transaction is not retried: fn would be idle again, and may have
-// called other services. After the end of ctx, database/sql rolls back, which looks like open Rows.
-func (a *attempt) handleError(ctx context.Context, err error) (again bool, _ error) {
-	if s, ok := a.tx.(*standard); ok && ctx.Err() == nil {
-		if open := s.leftOpen(err); open != nil {
-			return false, open
-		}
-	}
+// called other services.
+func (a *attempt) handleError(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
 	}

@@ -31,15 +31,12 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 	return nil
 }
 
-// comparePostgres compares the fences of all leases, without a claim. If the transaction may write,
+// comparePostgres compares the fences of all leases, without a claim, and sets the idle limit. If the transaction may write,
 // comparePostgres also writes the operation into the ledger.
 func (a *attempt) comparePostgres(ctx context.Context) error {
-	n, limit := 0, int64(0)
-	if a.idle.userLimit {
-		limit = a.idle.millis()
-	}
+	n := 0
 	var mark, idle string // the answers of set_config
-	err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, limit}, &n, &mark, &idle)
+	err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, a.idle.millis()}, &n, &mark, &idle)
 	if err == nil && n > 0 {
 		return a.claimError(ctx)
 	}

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,24 +115,17 @@ type standard struct {
 	use  sync.RWMutex // read-locked while a statement of the function runs
 	over bool         // written under use: the transaction takes no more statements of the function
 
-	mu      sync.Mutex
-	rows    *sql.Rows // the rows of the last statement, which the function may still read; may be nil
-	openRow bool      // the function may not have scanned its last Row yet
-	opaque  bool      // the function may use the transaction without this package noticing it
-	hidden  bool      // a statement failed because Rows or a Row were open
+	opaque atomic.Bool // the function may use the transaction without this package noticing it
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
 // database/sql: call it in [Database.Begin]. After the transaction, the settings of conn's session
 // are restored, and conn is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
-	return &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }, opaque: true}
+	s := &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }}
+	s.opaque.Store(true)
+	return s
 }
-
-var (
-	_ Transaction = (*standard)(nil)
-	_ pinger      = (*standard)(nil)
-)
 
 // tidyWithin is the time-out of the clean-up of a connection after its transaction.
 const tidyWithin = 5 * time.Second
@@ -218,122 +210,4 @@ func (s *standard) end() {
 	s.use.Lock()
 	defer s.use.Unlock()
 	s.over = true
-}
-
-// track records that a statement has succeeded, so no Row and no Rows of an earlier statement are
-// open: drivers of servers refuse a statement while the connection is in use, and SQLite gets no
-// pings. rows are those of the statement, or nil; the function may still read them. With openRow,
-// the function may still scan a Row: database/sql does not show when it has done so.
-func (s *standard) track(rows *sql.Rows, openRow bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rows, s.openRow = rows, openRow
-}
-
-// markOpaque records that the function may use the transaction without this package noticing it.
-func (s *standard) markOpaque() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.opaque = true
-}
-
-// rowsOpen reports whether the function has left Rows or a Row open, or a statement still runs. The
-// truth is known to database/sql only: each of them holds the read lock closemu of the *sql.Tx,
-// also those of a Stmt and of the *sql.Tx itself. While database/sql rolls back at the end of the
-// transaction's context, it holds closemu too, so the callers also look at the context. If
-// database/sql has changed, the result is false, and open Rows look like a lost connection.
-func (s *standard) rowsOpen() bool {
-	f := reflect.ValueOf(s.Tx).Elem().FieldByName("closemu")
-	if !f.IsValid() {
-		return false
-	}
-	mu, ok := reflect.TypeAssert[*sync.RWMutex](reflect.NewAt(f.Type(), f.Addr().UnsafePointer()))
-	if !ok {
-		return false
-	}
-	if !mu.TryLock() {
-		return true
-	}
-	mu.Unlock()
-	return false
-}
-
-// explain records why a statement has failed. Drivers say that the connection is lost if Rows use
-// it, and MySQL's driver then closes it.
-func (s *standard) explain(err error) {
-	if isConnectionLost(err) && s.rowsOpen() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.hidden = true
-	}
-}
-
-// leftOpen returns an error if err, which says that the connection is lost, only means that Rows or
-// a Row use the connection.
-func (s *standard) leftOpen(err error) error {
-	if !isConnectionLost(err) {
-		return nil
-	}
-	s.explain(err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.hidden {
-		return nil
-	}
-	return fmt.Errorf("%w (%v)", errLeftOpen, err) //nolint:errorlint // no caller shall take it for a lost connection
-}
-
-var errLeftOpen = errors.New("sqllock: the function has sent a statement, or has returned, while its Rows, its Row or a statement use the connection; " +
-	"read the Rows to their end or close them, scan the Row, and wait for goroutines; nothing was committed")
-
-// isOpaque reports whether the function may use the transaction without this package noticing it.
-func (s *standard) isOpaque() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.opaque
-}
-
-// inUse reports whether the function uses the transaction, or may be using it.
-func (s *standard) inUse() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.opaque || s.openRow || s.rows == nil {
-		return s.opaque || s.openRow
-	}
-	_, err := s.rows.Columns() // an error means that the rows are closed
-	return err == nil
-}
-
-// errInUse: the connection is in use, or may be in use.
-var errInUse = errors.New("sqllock: the connection is in use")
-
-// Ping sends a statement to the server. If the function uses the connection, or may be using it,
-// Ping only returns an error.
-func (s *standard) Ping(ctx context.Context) error {
-	if !s.use.TryLock() {
-		return errInUse
-	}
-	defer s.use.Unlock()
-	if s.inUse() {
-		return errInUse
-	}
-	if s.conn != nil { // unlike a statement, a driver's Ping does not change MySQL's ROW_COUNT()
-		return pingConn(ctx, s.conn)
-	}
-	_, err := s.Exec(ctx, "SELECT 1")
-	return err
-}
-
-// pingConn pings the server of conn. Unlike PingContext, pingConn does not tell database/sql that
-// the connection is lost: database/sql would close conn, and for this it would wait for the end of
-// the transaction.
-func pingConn(ctx context.Context, conn connection) error {
-	var lost error
-	err := conn.Raw(func(driverConn any) error {
-		if p, ok := driverConn.(driver.Pinger); ok {
-			lost = p.Ping(ctx)
-		}
-		return nil
-	})
-	return errors.Join(err, lost)
 }

@@ -10,13 +10,7 @@ import (
 
 // A Transaction is an open transaction of any library, as this package uses it. See [Database].
 //
-// A Transaction may have two more methods:
-//
-//	Ping(ctx context.Context) error
-//
-// While the lease is renewed, Ping keeps the server from ending the idle transaction. Do calls Ping
-// from another goroutine while the function runs. If a statement runs or rows are open, Ping must
-// do nothing and return an error.
+// A Transaction may have one more method:
 //
 //	CommitAfter(ctx context.Context, query string, args ...any) error
 //
@@ -31,10 +25,6 @@ type Transaction interface {
 	Commit(ctx context.Context) error
 	// Rollback rolls back, and does nothing after a Commit.
 	Rollback(ctx context.Context) error
-}
-
-type pinger interface {
-	Ping(ctx context.Context) error
 }
 
 type commitAfterer interface {

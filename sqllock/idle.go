@@ -1,40 +1,39 @@
 package sqllock
 
 import (
-	"context"
 	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/latchkit/latchkit/locker"
 )
 
-// idleness records how long a transaction may be idle before the server ends it, and since when it
-// may have been idle. A paused holder cannot end its transaction, so the server must. The limit is
-// the time that is left of the lease when the transaction begins. While the lease is renewed, pings
-// restart the idle time.
+// idleness records how long a transaction may be idle before the server ends it, and whether it may
+// have been idle for longer. A paused holder cannot end its transaction, so the server must.
 type idleness struct {
-	limit     time.Duration
-	userLimit bool // WithIdleLimit has set the limit, so there are no pings
-	dialect   Dialect
+	limit   time.Duration
+	dialect Dialect
 
 	mu       sync.Mutex
 	lastUse  time.Time // time of the last known statement
 	exceeded bool      // the transaction was idle for longer than the limit
 }
 
-// shortestIdle is the shortest idle limit.
-const shortestIdle = time.Millisecond
+// noIdleLimit is the limit of a transaction whose idle time only the server limits: the largest one
+// that PostgreSQL can set.
+const noIdleLimit = math.MaxInt32 * time.Millisecond
 
 // begin sets the limit for the transaction of a, and starts the idle time.
 func (i *idleness) begin(a *attempt) {
-	i.limit, i.userLimit, i.dialect = a.idleLimit, a.idleLimit > 0, a.dialect
-	if !i.userLimit {
-		i.limit = max(remaining(a.leases), shortestIdle)
+	i.limit, i.dialect = a.idleLimit, a.dialect
+	if i.limit == 0 {
+		i.limit = noIdleLimit
+		for _, l := range a.leases {
+			if !a.borrowed {
+				i.limit = min(i.limit, max(l.TTL(), time.Second))
+			}
+		}
 	}
 	if a.dialect == MySQL { // the time-out of MySQL is a number of whole seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
@@ -93,65 +92,4 @@ func isConnectionLost(err error) bool {
 		return found
 	})
 	return found
-}
-
-// pingsPerLimit is how often the lease's deadline is checked within one idle limit.
-const pingsPerLimit = 5
-
-// keepAlive pings the server whenever the lease was renewed, until stop is called. Without renewals
-// there are no pings. So if a holder is paused or cut off from the lock server, the server ends the
-// transaction when the lease ends. stop waits for a ping under way.
-//
-// A timer checks the lease. A goroutine for this would cost a short transaction more than its
-// statements cost.
-func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
-	p, ok := a.tx.(pinger)
-	if !ok || a.idle.userLimit || a.dialect == SQLite {
-		return func() {}
-	}
-	every := max(a.idle.limit/pingsPerLimit, time.Millisecond)
-	last := deadline(a.leases)
-	var mu sync.Mutex
-	var timer *time.Timer
-	stopped := false
-	look := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if stopped || ctx.Err() != nil {
-			return
-		}
-		if now := deadline(a.leases); now.After(last) {
-			last = now
-			if ping(ctx, p) == nil {
-				a.idle.touch()
-			}
-		}
-		timer.Reset(every)
-	}
-	mu.Lock()
-	defer mu.Unlock()
-	timer = time.AfterFunc(every, look)
-	return func() {
-		timer.Stop()
-		mu.Lock()
-		defer mu.Unlock()
-		stopped = true
-	}
-}
-
-// ping pings, with its own time-out. ctx does not end the ping, because some drivers close the
-// connection when the context of a call ends.
-func ping(ctx context.Context, p pinger) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
-	defer cancel()
-	return p.Ping(ctx)
-}
-
-// deadline returns the time at which the first of the leases ends if no lease is renewed. Without
-// leases, this time is far away.
-func deadline(leases []*locker.Lease) time.Time {
-	if len(leases) == 0 {
-		return time.Now().Add(math.MaxInt32 * time.Millisecond)
-	}
-	return slices.MinFunc(leases, func(a, b *locker.Lease) int { return a.Expires().Compare(b.Expires()) }).Expires()
 }

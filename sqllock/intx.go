@@ -3,8 +3,6 @@ package sqllock
 import (
 	"context"
 	"database/sql"
-	"math"
-	"time"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -54,9 +52,6 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 	a := c.newAttempt(ctx, leases)
 	a.tx, a.borrowed = tx, true
 	a.idle.begin(a)
-	if a.idleLimit == 0 {
-		a.idle.limit = math.MaxInt32 * time.Millisecond
-	}
 	bound, unbind := bind(ctx, leases)
 	defer unbind()
 	if err := a.enter(bound); err != nil {

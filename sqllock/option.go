@@ -23,7 +23,7 @@ type config struct {
 	margin  time.Duration
 	answer  time.Duration
 
-	idleLimit    time.Duration // 0: no limit as long as the lease is renewed
+	idleLimit    time.Duration // 0: the TTL of the leases
 	operation    string        // with Operation: the caller's name for the work
 	hasOperation bool
 }
@@ -132,14 +132,9 @@ func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d 
 // MariaDB in whole seconds. SQLite has no server and no such limit. If the server's own limit is
 // shorter, that limit applies.
 //
-// Default: the time that is left of the lease when the transaction begins. Each renewal of the
-// lease restarts the idle time. So a healthy holder may be idle for any time, and a paused holder
-// blocks its successor about as long as its lease lasts. Do can restart the idle time only while it
-// sees every use of the transaction. So after [Tx.SQL] or [Tx.PrepareContext], the limit stays
-// fixed. After [Tx.QueryRowContext], it stays fixed until the next statement, because database/sql
-// does not show whether the Row was scanned: before long work, use [Tx.QueryContext], whose Rows
-// show when they are closed. While Rows are open, it stays fixed, too. If the server has ended the
-// transaction for idleness, the error is ErrIdle.
+// Default: the shortest TTL of the leases, at least 1 s. A healthy holder loses its transaction, too:
+// so do long work before the transaction, under the lock. If the server has ended the transaction
+// for idleness, the error is ErrIdle.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
 
 // WithAnswerWithin sets the longest wait for the answer to a COMMIT or a ROLLBACK. If a COMMIT gets

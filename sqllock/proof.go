@@ -14,12 +14,6 @@ import (
 func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Duration) error {
 	if s, ok := a.tx.(*standard); ok {
 		s.end()
-		if a.dialect != SQLite && s.rowsOpen() { // SQLite commits, and database/sql closes the Rows
-			if ctx.Err() != nil { // the reason may be that database/sql rolls back
-				return context.Cause(ctx)
-			}
-			return errLeftOpen
-		}
 	}
 	if !a.proofRides() {
 		if err := a.prove(ctx); err != nil {

@@ -37,7 +37,7 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	case errors.Is(err, ErrEnded):
 		return false, err
 	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
-		return a.handleError(ctx, err)
+		return a.handleError(err)
 	}
 	again, err = a.inquire(ctx, err)
 	if again && idle != nil {
@@ -125,7 +125,7 @@ func (a *attempt) finish(ctx context.Context) error {
 // may use the transaction without its Tx, or the server knows no blocks, database/sql commits,
 // which ends its transaction first.
 func (a *attempt) finishMySQL(ctx context.Context) error {
-	if s, ok := a.tx.(*standard); ok && s.conn != nil && (s.isOpaque() || a.noBlocks.Load()) {
+	if s, ok := a.tx.(*standard); ok && s.conn != nil && (s.opaque.Load() || a.noBlocks.Load()) {
 		if err := a.prove(ctx); err != nil {
 			return err
 		}

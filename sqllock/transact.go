@@ -33,7 +33,11 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 		}
 	}
 	if again && tries > 1 {
-		err = fmt.Errorf("%w after %d attempts: %w", ErrRetries, tries, err)
+		hint := ""
+		if isConnectionLost(err) {
+			hint = " (Rows or a Row that are open when the function sends a statement or returns look like a lost connection, too)"
+		}
+		err = fmt.Errorf("%w after %d attempts%s: %w", ErrRetries, tries, hint, err)
 	}
 	returned = true
 	return err
@@ -77,8 +81,14 @@ func pauseFor(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// remaining returns the remaining time of the lease that ends first.
-func remaining(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
+// remaining returns the remaining time of the lease that ends first. Without leases, it is long.
+func remaining(leases []*locker.Lease) time.Duration {
+	rest := time.Duration(math.MaxInt64)
+	for _, l := range leases {
+		rest = min(rest, time.Until(l.Expires()))
+	}
+	return rest
+}
 
 // marginOf returns how much of the leases must be left to send the COMMIT: see WithMargin.
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {

@@ -71,43 +71,25 @@ func TxFromContext(ctx context.Context) (*Tx, bool) {
 }
 
 // SQL returns the *sql.Tx itself, for libraries that need one. Leave Commit and Rollback to Do.
-// After SQL, the transaction's idle limit no longer follows the renewals of the lease, because Do
-// cannot know when the connection is in use: see [WithIdleLimit].
 func (t *Tx) SQL() *sql.Tx {
-	t.std.markOpaque()
+	t.std.opaque.Store(true)
 	return t.std.Tx
 }
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return use(t, func() (sql.Result, error) {
-		r, err := t.std.ExecContext(ctx, query, args...)
-		if err == nil {
-			t.std.track(nil, false)
-		}
-		return r, err
-	})
+	return use(t, func() (sql.Result, error) { return t.std.ExecContext(ctx, query, args...) })
 }
 
 // QueryContext runs a query.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return use(t, func() (*sql.Rows, error) {
-		rows, err := t.std.QueryContext(ctx, query, args...)
-		if err == nil {
-			t.std.track(rows, false)
-		}
-		return rows, err
-	})
+	return use(t, func() (*sql.Rows, error) { return t.std.QueryContext(ctx, query, args...) })
 }
 
-// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan. Until
-// the next statement of this Tx, the idle limit does not follow the renewals: see [WithIdleLimit].
+// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	row, _ := use(t, func() (*sql.Row, error) {
 		row := t.std.QueryRowContext(ctx, query, args...)
-		if row.Err() == nil {
-			t.std.track(nil, true)
-		}
 		return row, row.Err()
 	})
 	if row == nil { // a query that fails is the only way to return a Row with an error
@@ -116,20 +98,18 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	return row
 }
 
-// PrepareContext prepares a statement for use in this transaction. As after [Tx.SQL], the idle
-// limit no longer follows the renewals.
+// PrepareContext prepares a statement for use in this transaction.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	return use(t, func() (*sql.Stmt, error) {
-		t.std.markOpaque()
+		t.std.opaque.Store(true)
 		return t.std.PrepareContext(ctx, query)
 	})
 }
 
 // StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
-// As after [Tx.SQL], the idle limit no longer follows the renewals.
 func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	s, _ := use(t, func() (*sql.Stmt, error) {
-		t.std.markOpaque()
+		t.std.opaque.Store(true)
 		return t.std.StmtContext(ctx, stmt), nil
 	})
 	if s == nil { // a call that fails is the only way to return a Stmt with an error
@@ -139,7 +119,7 @@ func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 }
 
 // use runs a statement, unless an earlier statement or the end of the function has ended the
-// transaction. No ping is sent meanwhile.
+// transaction.
 func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 	t.std.use.RLock()
 	defer t.std.use.RUnlock()
@@ -151,7 +131,6 @@ func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 		return r, err
 	}
 	r, err = statement()
-	t.std.explain(err)
 	return r, t.watch(err)
 }
 

@@ -20,6 +20,7 @@ package pgxlock
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -47,14 +48,18 @@ func New(l locker.Locker, db DB, opts ...sqllock.Option) (*sqllock.Handle[pgx.Tx
 	}
 	return sqllock.Adapt(h, func(fn func(ctx context.Context, tx pgx.Tx) error) func(context.Context, *transaction) error {
 		return func(ctx context.Context, t *transaction) error {
-			err := fn(ctx, outermost{&tracked{t.tx, &t.use}})
-			if left := t.use.end(); err == nil {
-				err = left
+			err := fn(ctx, outermost{&guarded{t.tx, &t.gate}})
+			t.gate.close()
+			if err == nil && t.conn != nil && t.conn.PgConn().IsBusy() {
+				return errLeftOpen
 			}
 			return err
 		}
 	}), nil
 }
+
+var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults use the connection; " +
+	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
 // InTx claims every lease of ctx in a transaction that other code began and will end. See
 // [sqllock.Handle.InTx].

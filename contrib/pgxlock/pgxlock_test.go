@@ -248,30 +248,6 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	}
 }
 
-func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
-	t.Parallel()
-	pool := bank(t, nil)
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	calls := 0
-	err := handle(t, l, pool).Do(t.Context(), locker.Rule{Key: "brief", TTL: 4 * time.Second}, func(ctx context.Context, tx pgx.Tx) error {
-		calls++
-		if err := deposit(10)(ctx, tx); err != nil {
-			return err
-		}
-		select {
-		case <-time.After(6 * time.Second): // longer than the TTL
-		case <-ctx.Done():
-		}
-		return deposit(10)(ctx, tx)
-	})
-	if err != nil || calls != 1 {
-		t.Errorf("%v after %d calls", err, calls)
-	}
-	if got := balance(t, pool, 1); got != 120 {
-		t.Errorf("the account has %d", got)
-	}
-}
-
 func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -25,7 +25,7 @@ type transaction struct {
 	conn    *pgx.Conn // nil if db is not a type of pgx; then BEGIN is sent alone
 	release func()    // returns conn to its pool
 	tx      pgx.Tx    // nil: no statement was sent
-	use     usage
+	gate    gate
 }
 
 // database returns a Database with which sqllock begins transactions of db.
@@ -197,12 +197,4 @@ func (t *transaction) Rollback(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// Ping sends an empty query, unless the function is using the connection, or may be using it.
-func (t *transaction) Ping(ctx context.Context) error {
-	return t.use.whileIdle(func() error {
-		_, err := t.tx.Exec(ctx, "-- ping")
-		return err
-	})
 }

@@ -14,10 +14,6 @@
 // driver. Do commits and rolls back, so do not call Commit or Rollback.
 // [sqllock.ClaimFromContext] returns the claim. For a transaction that other code began, call the
 // method InTx with the *sql.Tx that is in the *sqlx.Tx.
-//
-// sqllock cannot know when a function uses its *sqlx.Tx. So the idle limit of a transaction does
-// not follow the renewals of the lease. Use sqllock.WithIdleLimit if the function sends no
-// statement for longer than the lease's TTL.
 package sqlxlock
 
 import (
