@@ -20,9 +20,8 @@ type answers struct{ h *DB }
 // if a process dies at the worst moment or the lock server loses its data. The work gets its
 // transaction from [TxFromContext]. This transaction claims every lease of its context, as
 // [Handle.Within] does, and is not retried. A permit of a semaphore and a lease without a fence are
-// not claimed, and beside them a Shared lease is not compared if no lease is claimed. But the
-// transaction ends with each of these leases, and the stored answer itself refuses a run that
-// another one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
+// not claimed. But the transaction ends with each of these leases, and the stored answer itself
+// refuses a run that another one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
 	once := *db.base
 	once.retries = 0
@@ -68,11 +67,8 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 
 // claimable returns the keys of those leases of ctx that a transaction can claim, and the leases
 // that it cannot claim. Released leases are in neither. The error is that of a lease that is not
-// claimed and has ended. If nothing else can be claimed, a Shared lease is not compared either,
-// because the comparison would make the transaction read-only.
+// claimed and has ended.
 func claimable(ctx context.Context) (keys []string, unclaimed []*locker.Lease, err error) {
-	var shared []*locker.Lease
-	exclusive := false
 	for _, l := range locker.LeasesFromContext(ctx) {
 		switch {
 		case errors.Is(context.Cause(l.Context()), locker.ErrReleased):
@@ -80,15 +76,7 @@ func claimable(ctx context.Context) (keys []string, unclaimed []*locker.Lease, e
 			unclaimed = append(unclaimed, l)
 		default:
 			keys = append(keys, l.Key())
-			if l.Mode() == locker.Shared {
-				shared = append(shared, l)
-			} else {
-				exclusive = true
-			}
 		}
-	}
-	if len(unclaimed) > 0 && !exclusive {
-		keys, unclaimed = nil, append(unclaimed, shared...)
 	}
 	return keys, unclaimed, firstEnd(unclaimed)
 }

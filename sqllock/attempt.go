@@ -19,7 +19,6 @@ import (
 type attempt struct {
 	*call
 	leases         []*locker.Lease // in the order of their keys; none in a transaction of NewAnswers without a lease
-	claims, shares []*locker.Lease // those of leases that are claimed, and those that are only locked against claims
 	id             string          // the name of the operation in the ledger
 	handle         any             // the value that Begin has returned for the function
 	tx             Transaction
@@ -39,7 +38,6 @@ type attemptKey struct{}
 // newAttempt returns an attempt under leases, before its transaction begins.
 func (c *call) newAttempt(ctx context.Context, leases []*locker.Lease) *attempt {
 	a := &attempt{call: c, leases: leases, id: newID()}
-	a.claims, a.shares = split(leases)
 	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
 	return a
 }
@@ -195,7 +193,7 @@ func (a *attempt) undo(ctx context.Context) {
 	if s, ok := a.tx.(*standard); a.sessionChanged && (!ok || s.conn == nil) {
 		a.sessionChanged = false
 		if _, err := a.tx.Exec(ctx, "ROLLBACK"); err == nil {
-			_, _ = a.tx.Exec(ctx, a.stmts["restore"])
+			_, _ = a.exec(ctx, "restore")
 		}
 	}
 	_ = a.tx.Rollback(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/latchkit/latchkit/locker"
@@ -20,8 +19,7 @@ type base struct {
 	begin  begin
 	root   *base // the base that New has made; Operation and Adapt copy it
 
-	ownConn  bool         // transactions begin on a connection of the caller, of database/sql
-	noBlocks *atomic.Bool // the server is a MySQL, which supports no blocks
+	ownConn bool // transactions begin on a connection of the caller, of database/sql
 }
 
 // begin opens a transaction. It returns the transaction twice: handle is for the function, and tx
@@ -41,7 +39,7 @@ func newBase(l locker.Locker, d Dialect, db any, opts []Option) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l, noBlocks: new(atomic.Bool)}
+	b := &base{config: cfg, stmts: cfg.dialect.statements(cfg.prefix), locker: l}
 	b.root = b
 	return b, nil
 }
@@ -57,33 +55,23 @@ type call struct {
 // work is the function of a call.
 type work func(ctx context.Context, a *attempt) error
 
-// newCall returns a call of fn under the leases that terms describe. It returns an error if ctx is
-// the context of an open transaction of the same Handle.
-func (b *base) newCall(ctx context.Context, terms []term, fn work) (*call, error) {
+// newCall returns a call of fn under leases with the given keys. It returns an error if ctx is the
+// context of an open transaction of the same Handle.
+func (b *base) newCall(ctx context.Context, keys []string, fn work) (*call, error) {
 	if err := b.checkNested(ctx); err != nil {
 		return nil, err
 	}
-	c := &call{base: b, fn: fn, options: b.tx}
-	var err error
-	if c.reads, err = b.readOnly(terms); err != nil {
-		return nil, err
+	c := &call{base: b, fn: fn}
+	if b.tx != nil {
+		own := *b.tx // a Begin of a user's Database may change it
+		c.options, c.reads = &own, own.ReadOnly
 	}
-	if c.options != nil {
-		own := *c.options // a Begin of a user's Database may change it
-		c.options = &own
-	}
-	if c.reads && c.options == nil {
-		c.options = &sql.TxOptions{ReadOnly: true}
-		if b.dialect != SQLite { // SQLite has only one level
-			c.options.Isolation = sql.LevelRepeatableRead
-		}
-	}
-	for _, t := range terms {
-		if err := checkKey(t.key); err != nil {
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
 			return nil, err
 		}
 	}
-	return c, b.checkOperation(c.reads)
+	return c, b.checkOperation()
 }
 
 // checkNested returns an error if ctx is inside of an open transaction of the same Handle: the inner

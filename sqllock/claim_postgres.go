@@ -7,57 +7,61 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
+// enterPostgres claims all fences in one statement, which also writes the operation into the ledger,
+// marks the transaction and sets the idle limit. Without claims, another statement does the same.
 func (a *attempt) enterPostgres(ctx context.Context) error {
-	if a.reads || len(a.claims) == 0 {
+	var claims, shares []*locker.Lease
+	for _, l := range a.leases {
+		if l.Mode() == locker.Shared {
+			shares = append(shares, l)
+		} else {
+			claims = append(claims, l)
+		}
+	}
+	if a.reads || len(claims) == 0 {
 		if err := a.comparePostgres(ctx); err != nil || a.reads {
 			return err
 		}
-	} else {
-		n, err := a.claimPostgres(ctx)
-		if err := a.checkStanding(ctx, n, len(a.claims), err); err != nil {
+		if err := a.note(ctx); err != nil {
 			return err
 		}
+	} else if err := a.claimPostgres(ctx, claims); err != nil {
+		return err
 	}
-	for _, l := range a.shares {
-		n := 0
-		if _, err := a.tx.Exec(ctx, a.stmts["share_row"], l.Key()); err != nil {
+	for _, l := range shares {
+		if err := a.lock(ctx, l); err != nil {
 			return err
 		}
-		err := a.tx.Row(ctx, a.stmts["share"], []any{l.Key(), int64(l.Fence())}, &n)
-		if err := a.checkStanding(ctx, n, 1, err); err != nil {
+		if err := a.check(ctx, l); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// comparePostgres compares the fences of all leases, without a claim, and sets the idle limit. If the transaction may write,
-// comparePostgres also writes the operation into the ledger.
+// comparePostgres compares the fences of all leases, without a claim.
 func (a *attempt) comparePostgres(ctx context.Context) error {
-	n := 0
+	overtaken := 0
 	var mark, idle string // the answers of set_config
-	err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id, a.idle.millis()}, &n, &mark, &idle)
-	if err == nil && n > 0 {
+	err := a.row(ctx, "compare", []any{asJSON(a.leases), a.id, a.idle.millis()}, &overtaken, &mark, &idle)
+	if err == nil && overtaken > 0 {
 		return a.claimError(ctx)
-	}
-	if err == nil && !a.reads {
-		s := a.noteStep()
-		_, err = a.tx.Exec(ctx, a.stmts[s.name], s.args...)
 	}
 	return err
 }
 
-// claimPostgres claims fences, and writes the operation into the ledger. It returns how many claims
-// the database has accepted.
-func (a *attempt) claimPostgres(ctx context.Context) (n int, err error) {
-	query, args := "claim_one", []any{a.claims[0].Key(), int64(a.claims[0].Fence())}
-	if len(a.claims) > 1 {
-		query, args = "claim", []any{asJSON(a.claims)}
+func (a *attempt) claimPostgres(ctx context.Context, claims []*locker.Lease) error {
+	query, args := "claim_one", []any{claims[0].Key(), int64(claims[0].Fence())}
+	if len(claims) > 1 {
+		query, args = "claim", []any{asJSON(claims)}
 	}
-	args = append(args, process(), a.id, a.idle.millis())
+	n := 0
 	var mark, idle string // the answers of set_config
-	err = a.tx.Row(ctx, a.stmts[query], args, &n, &mark, &idle)
-	return n, err
+	err := a.row(ctx, query, append(args, process(), a.id, a.idle.millis()), &n, &mark, &idle)
+	if err == nil && n < len(claims) {
+		return a.claimError(ctx)
+	}
+	return err
 }
 
 // asJSON returns leases as one JSON parameter, which every PostgreSQL driver can send.

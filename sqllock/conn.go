@@ -114,17 +114,13 @@ type standard struct {
 
 	use  sync.RWMutex // read-locked while a statement of the function runs
 	over bool         // written under use: the transaction takes no more statements of the function
-
-	opaque atomic.Bool // the function may use the transaction without this package noticing it
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
 // database/sql: call it in [Database.Begin]. After the transaction, the settings of conn's session
 // are restored, and conn is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
-	s := &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }}
-	s.opaque.Store(true)
-	return s
+	return &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }}
 }
 
 // tidyWithin is the time-out of the clean-up of a connection after its transaction.

@@ -37,9 +37,10 @@
 // REPEATABLE READ and SERIALIZABLE, a claim may fail with a serialization failure. Then the
 // transaction is retried: see [WithRetries].
 //
-// A transaction that this package begins is read-only if all leases are Shared, or if WithTxOptions
-// sets ReadOnly. A read-only transaction compares the fence in its first statement. It claims
-// nothing, because many readers have the same fence. It reads one snapshot, at REPEATABLE READ.
+// The resource of a Shared lease is not claimed, because many readers have the same fence. Its row is
+// locked against claims, so no writer commits before the reader has ended. With ReadOnly in
+// [WithTxOptions], a transaction only compares the fences, in its first statement. It reads one
+// snapshot, at REPEATABLE READ.
 //
 // # When COMMIT gets no answer
 //

@@ -109,9 +109,7 @@ const (
 	mysqlDeadlock      = 1213 // the server rolls back the whole transaction
 	mysqlNoTable       = 1146
 	mysqlDuplicate     = 1062
-	mysqlSyntax        = 1064
 	mysqlNoSavepoint   = 1305
-	mysqlReadOnly      = 1792
 	mysqlIdle          = 4031 // MySQL 8.0.24 and newer; MariaDB sends no error
 
 	sqliteError      = 1

@@ -71,11 +71,10 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 // last attempt. After a loss of the lease, nothing is committed. A loss of the lease after the
 // COMMIT is not an error, because the claim in the database refuses older holders.
 //
-// fn may be called several times, each time in a new transaction; see [WithRetries]. fn's
-// context ends with ctx or with the lease. It has the lease, and [ClaimFromContext] finds the claim
-// there. The end of ctx ends the wait and the transaction, but not a COMMIT that was sent.
-// [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn panics, the transaction is
-// rolled back, the lock is released, and the panic continues.
+// fn may be called several times, each time in a new transaction; see [WithRetries]. fn's context
+// ends with ctx or with the lease. It has the lease, and [ClaimFromContext] finds the claim there.
+// The end of ctx ends the wait and the transaction, but not a COMMIT that was sent. [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn
+// panics, the transaction is rolled back, the lock is released, and the panic continues.
 //
 // Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
 // locker.ErrUnsupported: use [Handle.Within]. A transaction inside of another one of the same Handle
@@ -89,18 +88,17 @@ func (h *Handle[T]) Do(ctx context.Context, rule locker.Rule, fn func(ctx contex
 // claimed in the order of their keys, so calls never deadlock on their claims.
 //
 // Some Rules may be Exclusive and others Shared. The resource of a Shared Rule is not claimed, but
-// its row is locked against claims until the transaction ends. If all Rules are Shared, the
-// transaction is read-only.
+// its row is locked against claims until the transaction ends.
 func (h *Handle[T]) DoAll(ctx context.Context, rules []locker.Rule, fn func(ctx context.Context, tx T) error) error {
 	if len(rules) == 0 {
 		return fmt.Errorf(
 			"%w: sqllock: DoAll without rules has nothing to lock; begin a transaction of your own", locker.ErrInvalidRule)
 	}
-	terms := make([]term, len(rules))
-	for i, r := range rules {
-		terms[i] = term{r.Key, r.Mode}
+	var keys []string
+	for _, r := range rules {
+		keys = append(keys, r.Key)
 	}
-	c, err := h.newCall(ctx, terms, h.bind(fn))
+	c, err := h.newCall(ctx, keys, h.bind(fn))
 	if err != nil {
 		return err
 	}
@@ -132,7 +130,7 @@ func (h *Handle[T]) within(ctx context.Context, keys []string, fn func(ctx conte
 	if err != nil {
 		return err
 	}
-	c, err := h.newCall(ctx, termsOf(leases), h.bind(fn))
+	c, err := h.newCall(ctx, keysOf(leases), h.bind(fn))
 	if err != nil {
 		return err
 	}

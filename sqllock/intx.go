@@ -3,6 +3,7 @@ package sqllock
 import (
 	"context"
 	"database/sql"
+	"fmt"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -18,12 +19,10 @@ import (
 //   - InTx does not retry. Roll back when InTx or a statement returns an error. On MySQL, a
 //     deadlock ends the transaction, and each later statement would be committed by itself: InTx
 //     leaves the settings of the session as they are.
-//   - For a transaction that is read-only, set ReadOnly in [WithTxOptions]. With any other Handle,
-//     InTx writes.
 //
 // The resource of a Shared lease is not claimed, but its row is locked against claims until the
-// transaction ends. If the Handle sets ReadOnly, InTx claims and locks nothing. A transaction that
-// may write is then refused with locker.ErrUnsupported, on SQLite by Verify if it has written.
+// transaction ends. A Handle with ReadOnly in [WithTxOptions] has no InTx: it returns
+// locker.ErrUnsupported.
 //
 // The transaction may be idle for as long as the server allows. On PostgreSQL, [WithIdleLimit] can
 // set a shorter time. Errors are those of Within and, with Operation, locker.ErrDone.
@@ -41,13 +40,13 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 	if err := checkFences(leases); err != nil {
 		return nil, err
 	}
-	terms := termsOf(leases)
-	for i := range terms {
-		terms[i].mode = locker.Exclusive // the transaction may write, also under Shared leases only
-	}
-	c, err := h.newCall(ctx, terms, nil)
+	c, err := h.newCall(ctx, keysOf(leases), nil)
 	if err != nil {
 		return nil, err
+	}
+	if c.reads {
+		return nil, fmt.Errorf("%w: sqllock: InTx writes its claim, and WithTxOptions sets ReadOnly; "+
+			"use a Handle without ReadOnly, or Within", locker.ErrUnsupported)
 	}
 	a := c.newAttempt(ctx, leases)
 	a.tx, a.borrowed = tx, true
@@ -76,13 +75,9 @@ func (c *Claim) Verify(ctx context.Context) error {
 	if err := a.prove(ctx); err != nil {
 		return err
 	}
-	if a.dialect != Postgres { // the mark of PostgreSQL stays, so that Verify may be called again
-		if _, err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
-			return err
-		}
-	}
-	if !a.reads {
+	if a.dialect == Postgres { // its mark stays, so that Verify may be called again
 		return nil
 	}
-	return a.checkUnwritten(ctx)
+	_, err := a.exec(ctx, "open")
+	return err
 }

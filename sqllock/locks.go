@@ -10,18 +10,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// term has the properties of a lease that a call needs before the lease is granted.
-type term struct {
-	key  string
-	mode locker.Mode
-}
-
-func termsOf(leases []*locker.Lease) []term {
-	terms := make([]term, len(leases))
-	for i, l := range leases {
-		terms[i] = term{l.Key(), l.Mode()}
+func keysOf(leases []*locker.Lease) (keys []string) {
+	for _, l := range leases {
+		keys = append(keys, l.Key())
 	}
-	return terms
+	return keys
 }
 
 // run acquires the locks of rules, runs the transaction, and releases the locks.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -77,22 +76,6 @@ func (c *config) isolate() error {
 	return nil
 }
 
-// readOnly reports whether transactions only compare fences, because they cannot write a claim.
-func (c *config) readOnly(terms []term) (bool, error) {
-	shared := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Shared })
-	exclusive := slices.ContainsFunc(terms, func(t term) bool { return t.mode == locker.Exclusive })
-	switch {
-	case c.tx != nil && c.tx.ReadOnly:
-		return true, nil
-	case shared && exclusive:
-		return false, nil
-	case shared && c.tx != nil:
-		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases is read-only; set ReadOnly in WithTxOptions, "+
-			"or lock Exclusive", locker.ErrInvalidRule)
-	}
-	return shared, nil
-}
-
 // WithDialect names the kind of the database. Default: the kind is recognized by the driver's
 // package. This fails for a driver that wraps another driver.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
@@ -102,10 +85,10 @@ func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 // tables. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithTxOptions sets the isolation level and the access mode. With ReadOnly the fence is compared
-// and not claimed. Default: the database's isolation level, and ReadOnly if all leases are Shared.
-// A read-only transaction has REPEATABLE READ by default, so that it reads one snapshot. READ
-// UNCOMMITTED is refused. For read-only transactions, every level below REPEATABLE READ is refused.
+// WithTxOptions sets the isolation level and the access mode. With ReadOnly the fences are compared,
+// and nothing is claimed or locked. Default: the database's isolation level, to write. A read-only
+// transaction has REPEATABLE READ by default, so that it reads one snapshot. READ UNCOMMITTED is
+// refused. For read-only transactions, every level below REPEATABLE READ is refused.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
@@ -142,16 +125,15 @@ func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimi
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
 // checkOperation returns an error if the transaction cannot write the operation of the config.
-func (c *config) checkOperation(reads bool) error {
+func (c *config) checkOperation() error {
 	switch {
 	case !c.hasOperation:
 		return nil
 	case c.operation == "" || checkKey(c.operation) != nil:
 		return fmt.Errorf("%w: sqllock: Operation(%q): give a name of 1 to %d bytes of UTF-8 without NUL",
 			locker.ErrInvalidRule, c.operation, maxKey)
-	case reads:
-		return fmt.Errorf("%w: sqllock: Operation writes, and a transaction under Shared leases, or with ReadOnly in "+
-			"WithTxOptions, is read-only; lock Exclusive, and leave ReadOnly out", locker.ErrInvalidRule)
+	case c.tx != nil && c.tx.ReadOnly:
+		return fmt.Errorf("%w: sqllock: Operation writes, and WithTxOptions sets ReadOnly; leave ReadOnly out", locker.ErrInvalidRule)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Dur
 	if s, ok := a.tx.(*standard); ok {
 		s.end()
 	}
-	if !a.proofRides() {
+	if a.commitsAfter() == nil {
 		if err := a.prove(ctx); err != nil {
 			return err
 		}
@@ -36,10 +36,14 @@ func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Dur
 	return a.checkTime(margin)
 }
 
-// proofRides reports whether the proof is sent together with COMMIT, in one round trip.
-func (a *attempt) proofRides() bool {
-	_, ok := a.tx.(commitAfterer)
-	return a.dialect == MySQL || a.dialect == Postgres && ok
+// commitsAfter returns the transaction if it sends the proof together with COMMIT, in one round trip;
+// otherwise nil.
+func (a *attempt) commitsAfter() commitAfterer {
+	if a.dialect != Postgres {
+		return nil
+	}
+	t, _ := a.tx.(commitAfterer)
+	return t
 }
 
 // prove returns an error if the transaction that was begun is not open any more. A COMMIT or
@@ -48,9 +52,9 @@ func (a *attempt) proofRides() bool {
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
-		return a.proofError(a.tx.Row(ctx, a.stmts["proof"], []any{a.id}, &one))
+		return a.proofError(a.row(ctx, "proof", []any{a.id}, &one))
 	}
-	_, err := a.tx.Exec(ctx, a.stmts["proof"])
+	_, err := a.exec(ctx, "proof")
 	return a.proofError(err)
 }
 
@@ -76,29 +80,6 @@ func (a *attempt) rowsWritten(ctx context.Context) (rows int64, err error) {
 	return rows, err
 }
 
-// checkReadOnly returns an error if the database would let the transaction write.
-func (a *attempt) checkReadOnly(ctx context.Context) error {
-	writes := false
-	switch a.dialect {
-	case Postgres:
-		if err := a.tx.Row(ctx, a.stmts["writes"], nil, &writes); err != nil {
-			return err
-		}
-	case MySQL:
-		_, err := a.tx.Exec(ctx, a.stmts["writes"])
-		if err != nil && a.dialect.number(err) != mysqlReadOnly {
-			return err
-		}
-		writes = err == nil
-	case SQLite: // has no read-only transactions, so Verify calls checkUnwritten
-	}
-	if writes {
-		return a.newError(fmt.Errorf("%w: WithTxOptions sets ReadOnly, and the transaction may write; "+
-			"begin a read-only transaction, or use a Handle without ReadOnly", locker.ErrUnsupported))
-	}
-	return nil
-}
-
 // checkUnwritten returns an error if a read-only transaction has written rows, which no claim
 // guards.
 func (a *attempt) checkUnwritten(ctx context.Context) error {
@@ -108,7 +89,7 @@ func (a *attempt) checkUnwritten(ctx context.Context) error {
 	}
 	if rows != a.rowsBefore {
 		return a.newError(fmt.Errorf(
-			"%w: the transaction has written, although its lease is Shared or WithTxOptions sets ReadOnly", locker.ErrUnsupported))
+			"%w: the transaction has written, although WithTxOptions sets ReadOnly", locker.ErrUnsupported))
 	}
 	return nil
 }

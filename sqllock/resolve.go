@@ -108,34 +108,22 @@ func awaitLeaving[T any](ctx context.Context, done <-chan T) {
 	}
 }
 
-// finish runs the proof and COMMIT, in one round trip if possible.
+// finish sends COMMIT, together with the proof if possible. With a library whose Commit gives the
+// connection back to a pool, MySQL's session must be restored before.
 func (a *attempt) finish(ctx context.Context) error {
-	if a.dialect == MySQL {
-		return a.finishMySQL(ctx)
-	}
-	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() {
+	if t := a.commitsAfter(); t != nil {
 		return a.proofError(t.CommitAfter(ctx, a.stmts["proof"], a.id))
 	}
-	return a.tx.Commit(ctx)
-}
-
-// finishMySQL proves, commits and restores the session's settings. A block does all of this in one
-// round trip, but database/sql does not know then that the transaction is over, and MySQL would
-// execute a later statement without a claim. The Tx has ended already: see leave. If the function
-// may use the transaction without its Tx, or the server knows no blocks, database/sql commits,
-// which ends its transaction first.
-func (a *attempt) finishMySQL(ctx context.Context) error {
-	if s, ok := a.tx.(*standard); ok && s.conn != nil && (s.opaque.Load() || a.noBlocks.Load()) {
-		if err := a.prove(ctx); err != nil {
-			return err
-		}
+	if s, ok := a.tx.(*standard); !a.sessionChanged || ok && s.conn != nil {
 		return a.tx.Commit(ctx)
 	}
-	err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
-	if err != nil {
-		return a.proofError(err)
+	if _, err := a.tx.Exec(ctx, "COMMIT"); err != nil {
+		return err
 	}
-	a.setSessionChanged(false)
+	if _, err := a.exec(ctx, "restore"); err != nil {
+		return err
+	}
+	a.sessionChanged = false
 	_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
 	return nil
 }

@@ -72,7 +72,6 @@ func TxFromContext(ctx context.Context) (*Tx, bool) {
 
 // SQL returns the *sql.Tx itself, for libraries that need one. Leave Commit and Rollback to Do.
 func (t *Tx) SQL() *sql.Tx {
-	t.std.opaque.Store(true)
 	return t.std.Tx
 }
 
@@ -100,18 +99,12 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 
 // PrepareContext prepares a statement for use in this transaction.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return use(t, func() (*sql.Stmt, error) {
-		t.std.opaque.Store(true)
-		return t.std.PrepareContext(ctx, query)
-	})
+	return use(t, func() (*sql.Stmt, error) { return t.std.PrepareContext(ctx, query) })
 }
 
 // StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
 func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	s, _ := use(t, func() (*sql.Stmt, error) {
-		t.std.opaque.Store(true)
-		return t.std.StmtContext(ctx, stmt), nil
-	})
+	s, _ := use(t, func() (*sql.Stmt, error) { return t.std.StmtContext(ctx, stmt), nil })
 	if s == nil { // a call that fails is the only way to return a Stmt with an error
 		s = t.std.StmtContext(t.over(ctx), stmt)
 	}

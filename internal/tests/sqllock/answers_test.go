@@ -267,7 +267,7 @@ func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 	})
 }
 
-// Beside a lease that cannot be claimed, a Shared lease does not make the transaction read-only.
+// Beside a lease that cannot be claimed, a Shared lease is locked against claims.
 func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {

@@ -149,7 +149,7 @@ func newKeen(tx *sql.Tx, beforeCommit func()) *keen {
 }
 
 func (k *keen) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
-	if commits(query) {
+	if query == "COMMIT" {
 		k.beforeCommit()
 	}
 	return k.silent.Exec(ctx, query, args...)

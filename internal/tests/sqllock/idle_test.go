@@ -12,7 +12,7 @@ import (
 )
 
 // brief is a Rule with a short TTL. Without renewals, its lease ends soon.
-var brief = locker.Rule{Key: "brief", TTL: time.Second}
+var brief = locker.Rule{Key: "brief", TTL: 3 * time.Second}
 
 // idleFor waits for the time d, in which the transaction of the caller is idle. It ends early
 // with the context.
@@ -35,10 +35,9 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 		opts []sqllock.Option
 		work func(ctx context.Context, tx *sqllock.Tx) error
 	}{
-		"longer than its TTL":         {brief, nil, deposit(10)},
-		"longer, and it returns":      {brief, nil, returns},
-		"longer than WithIdleLimit":   {account, []sqllock.Option{sqllock.WithIdleLimit(time.Second)}, deposit(10)},
-		"a TTL of less than a second": {locker.Rule{Key: "brief", TTL: 500 * time.Millisecond}, nil, returns},
+		"longer than its TTL":       {brief, nil, deposit(10)},
+		"longer, and it returns":    {brief, nil, returns},
+		"longer than WithIdleLimit": {account, []sqllock.Option{sqllock.WithIdleLimit(time.Second)}, deposit(10)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -46,7 +45,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 				calls := 0
 				err := transact(t.Context(), l, db, tc.rule, func(ctx context.Context, tx *sqllock.Tx) error {
 					calls++
-					if err := idleFor(ctx, 2500*time.Millisecond); err != nil {
+					if err := idleFor(ctx, 4500*time.Millisecond); err != nil {
 						return err
 					}
 					return tc.work(ctx, tx)
@@ -104,12 +103,15 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 			"committed":   func() error { return nil },
 			"rolled back": func() error { return errOnPurpose },
 		} {
-			for limit, want := range map[time.Duration]int64{0: 10, 3 * time.Second: 3, 1500 * time.Millisecond: 2} {
+			for _, tc := range []struct {
+				ttl, limit time.Duration
+				want       int64
+			}{{10 * time.Second, 0, 10}, {500 * time.Millisecond, 0, 1}, {10 * time.Second, 3 * time.Second, 3}, {10 * time.Second, 1500 * time.Millisecond, 2}} {
 				opts := []sqllock.Option{}
-				if limit > 0 {
-					opts = append(opts, sqllock.WithIdleLimit(limit))
+				if tc.limit > 0 {
+					opts = append(opts, sqllock.WithIdleLimit(tc.limit))
 				}
-				_ = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				_ = transact(t.Context(), l, db, locker.Rule{Key: "limited", TTL: tc.ttl}, func(ctx context.Context, tx *sqllock.Tx) error {
 					var inside int64
 					if err := tx.QueryRowContext(ctx, show).Scan(&inside); err != nil {
 						t.Error(err)
@@ -117,8 +119,8 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 					if db.dialect == postgres {
 						inside = (inside + 999) / 1000
 					}
-					if inside != want {
-						t.Errorf("%s: inside it is %d s, want %d", name, inside, want)
+					if inside != tc.want {
+						t.Errorf("%s: inside it is %d s, want %d", name, inside, tc.want)
 					}
 					return work()
 				}, opts...)

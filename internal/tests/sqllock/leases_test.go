@@ -347,41 +347,6 @@ func TestNoWriterClaimsWhatATransactionOfInTxReadsUnderASharedLease(t *testing.T
 	})
 }
 
-// A Handle with ReadOnly claims nothing, so InTx must refuse a transaction that may write. SQLite
-// has no such transactions, so Verify refuses what was written.
-func TestAReadOnlyHandleRefusesATransactionOfInTxThatMayWrite(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		h := handle(t, nil, db, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true}))
-		claimIn := func(readOnly bool, work func(ctx context.Context, tx *sql.Tx) error) error {
-			return locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-				tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: readOnly})
-				if err != nil {
-					return err
-				}
-				defer func() { _ = tx.Rollback() }()
-				c, err := h.InTx(ctx, tx)
-				if err != nil {
-					return err
-				}
-				return errors.Join(work(ctx, tx), c.Verify(ctx))
-			})
-		}
-		reads := func(ctx context.Context, tx *sql.Tx) error {
-			_, err := read(ctx, tx, 1)
-			return err
-		}
-		writes := func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, 1, 0) }
-		if err := claimIn(true, reads); err != nil {
-			t.Errorf("a transaction that cannot write: %v", err)
-		}
-		if err := claimIn(false, writes); !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("a transaction that has written: %v", err)
-		}
-	})
-}
-
 // A context of locker.Detach still has the transaction of the function, but that transaction has
 // ended when the goroutine begins its own.
 func TestAGoroutineThatOutlivesItsTransactionMayBeginAnother(t *testing.T) {

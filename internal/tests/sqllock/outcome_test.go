@@ -414,17 +414,13 @@ func (s *silent) Exec(ctx context.Context, query string, args ...any) (rows int6
 		}
 		return err
 	}
-	if !commits(query) || s.parent.transactions > 1 {
+	if query != "COMMIT" || s.parent.transactions > 1 {
 		err = run()
 	} else {
 		err = s.commit(run)
 	}
 	return rows, err
 }
-
-// commits reports whether query, a statement of sqllock, commits the transaction. On MySQL, the
-// statement first proves that the transaction is still open.
-func commits(query string) bool { return query == "COMMIT" || strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {
 	return s.QueryRowContext(ctx, query, args...).Scan(dest...)

@@ -113,7 +113,7 @@ var stop = sync.OnceFunc(func() {
 })
 
 func (s stopping) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
-	if commits(query) {
+	if query == "COMMIT" {
 		stop()
 	}
 	return s.silent.Exec(ctx, query, args...)

@@ -80,28 +80,12 @@ func TestACommitOfAReadOnlyTransactionIsNoticedOnSQLite(t *testing.T) {
 	db.checkBalance(t, 110)
 
 	err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback() }()
-		c, err := handle(t, nil, db, onlyReads).InTx(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(write(ctx, tx, 1, 0), c.Verify(ctx)); !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("Verify of a write: %v", err)
-		}
-		if err := c.Verify(ctx); !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("Verify again: %v", err)
-		}
-		_, err = tx.ExecContext(ctx, "COMMIT")
-		return errors.Join(c.Verify(ctx), err)
+		_, err := handle(t, nil, db, onlyReads).InTx(ctx, db.begin(t, sql.LevelDefault))
+		return err
 	})
-	if !errors.Is(err, sqllock.ErrEnded) {
-		t.Errorf("Verify: %v, want ErrEnded", err)
+	if !errors.Is(err, locker.ErrUnsupported) {
+		t.Errorf("InTx: %v, want ErrUnsupported", err)
 	}
-	db.checkBalance(t, 0)
 }
 
 // On MySQL and MariaDB, a DDL statement commits the transaction. Do notices this, too.
@@ -216,64 +200,32 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// mysql8 is a transaction on MariaDB that refuses what MySQL refuses: compound statements, and a
-// value of wait_timeout that is not an integer.
+// mysql8 is a transaction on MariaDB that refuses what MySQL refuses: a value of wait_timeout that is
+// not an integer.
 type mysql8 struct {
 	silent
-	blocks   *int
 	timeOuts *int // how many values of wait_timeout were checked
 }
 
 func (m *mysql8) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
-	if err := m.refused(ctx, query); err != nil {
-		return 0, err
+	if set := timeOutSet.FindStringSubmatch(query); set != nil {
+		*m.timeOuts++
+		rows, err := m.QueryContext(ctx, "SELECT "+set[1])
+		if err != nil {
+			return 0, err
+		}
+		types, err := rows.ColumnTypes()
+		if err := errors.Join(err, rows.Close()); err != nil {
+			return 0, err
+		}
+		if name := types[0].DatabaseTypeName(); !strings.HasSuffix(name, "INT") {
+			return 0, &mysql.MySQLError{Number: 1232, Message: "Incorrect argument type to variable 'wait_timeout': " + name}
+		}
 	}
 	return m.silent.Exec(ctx, query, args...)
 }
 
-func (m *mysql8) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	if err := m.refused(ctx, query); err != nil {
-		return err
-	}
-	return m.silent.Row(ctx, query, args, dest...)
-}
-
 var timeOutSet = regexp.MustCompile(`SESSION wait_timeout = (.*),\n`)
-
-func (m *mysql8) refused(ctx context.Context, query string) error {
-	if strings.HasPrefix(query, "BEGIN NOT ATOMIC") {
-		*m.blocks++
-		return &mysql.MySQLError{Number: 1064, Message: "You have an error in your SQL syntax"}
-	}
-	set := timeOutSet.FindStringSubmatch(query)
-	if set == nil {
-		return nil
-	}
-	*m.timeOuts++
-	rows, err := m.QueryContext(ctx, "SELECT "+set[1])
-	if err != nil {
-		return err
-	}
-	types, err := rows.ColumnTypes()
-	if err := errors.Join(err, rows.Close()); err != nil {
-		return err
-	}
-	if name := types[0].DatabaseTypeName(); !strings.HasSuffix(name, "INT") {
-		return &mysql.MySQLError{Number: 1232, Message: "Incorrect argument type to variable 'wait_timeout': " + name}
-	}
-	return nil
-}
-
-// minimalServer returns db as the database of a library whose server accepts what MySQL accepts.
-func minimalServer(db *database, blocks, timeOuts *int) sqllock.Database[*sql.Tx] {
-	return sqllock.Database[*sql.Tx]{
-		Dialect: maria,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
-			tx, err := db.BeginTx(ctx, opts)
-			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, blocks, timeOuts}, err
-		},
-	}
-}
 
 // MariaDB rounds each number to an integer. MySQL refuses other numbers for wait_timeout with error
 // 1232, and LEAST of an unsigned and a signed integer is a DECIMAL there.
@@ -281,50 +233,16 @@ func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
-	blocks, timeOuts := 0, 0
-	err := transactWith(t.Context(), l, minimalServer(db, &blocks, &timeOuts), account, func(ctx context.Context, tx *sql.Tx) error {
-		return write(ctx, tx, 1, 110)
-	})
+	timeOuts := 0
+	err := transactWith(t.Context(), l, sqllock.Database[*sql.Tx]{
+		Dialect: maria,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
+			tx, err := db.BeginTx(ctx, opts)
+			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, &timeOuts}, err
+		},
+	}, account, func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, 1, 110) })
 	if err != nil || timeOuts != 1 {
 		t.Errorf("%v after %d values of wait_timeout, want one that is an integer", err, timeOuts)
-	}
-	db.checkBalance(t, 110)
-}
-
-// MySQL accepts only one statement at a time.
-func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	l, store := memory(t)
-	blocks, timeOuts := 0, 0
-	with := minimalServer(db, &blocks, &timeOuts)
-	work := func(ctx context.Context, tx *sql.Tx) error {
-		balance, err := read(ctx, tx, 1)
-		return errors.Join(err, write(ctx, tx, 1, balance+10))
-	}
-	rules := []locker.Rule{account, {Key: "another"}}
-	h, err := sqllock.NewWith(l, with)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.DoAll(t.Context(), rules, work); err != nil {
-		t.Error(err)
-	}
-	db.checkBalance(t, 110)
-	if blocks != 1 {
-		t.Errorf("%d blocks were tried, want one: the Handle remembers", blocks)
-	}
-	db.writeClaim(t, account.Key, 1<<61, "next")
-	store.Free(account.Key)
-	if err := transactWith(t.Context(), l, with, account, work); !errors.Is(err, sqllock.ErrFenceRegressed) {
-		t.Errorf("a newer fence: %v", err)
-	}
-	err = transactWith(t.Context(), l, with, locker.Rule{Key: "c"}, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "ROLLBACK")
-		return err
-	})
-	if !errors.Is(err, sqllock.ErrEnded) {
-		t.Errorf("ended by its text: %v", err)
 	}
 	db.checkBalance(t, 110)
 }

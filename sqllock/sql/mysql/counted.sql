@@ -1,2 +1,0 @@
--- counted: how many claims stand.
-SELECT @latchkit_claims
