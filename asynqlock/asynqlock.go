@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -37,11 +36,14 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 		if err := r.check(l); err != nil {
 			return nil, err
 		}
+		if r.lock.Limit == 0 && r.lock.Mode == locker.Exclusive {
+			r.lock = exclusive.Rule(l, r.lock) // the Locker would fill in its own limit, and let several tasks of a key run together
+		}
 	}
-	g := &Guard{config: cfg, locker: l, units: exclusive.CountsUnits(l)}
+	g := &Guard{config: cfg, locker: l}
 	g.stopped, g.stop = context.WithCancel(context.Background())
 	if cfg.wakes {
-		g.waker = &waker{lines: lines{redis: cfg.redis, prefix: cfg.prefix + "asynqlock:"}, inspector: cfg.inspector}
+		g.waker = &waker{lines: lines{redis: cfg.redis, prefix: cfg.prefix + "asynqlock:"}, inspector: asynq.NewInspectorFromRedisClient(cfg.redis)}
 	}
 	return g, nil
 }
@@ -51,7 +53,6 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 type Guard struct {
 	config
 	locker  locker.Locker
-	units   bool            // the Locker would grant a rule without a Limit to several tasks
 	waker   *waker          // nil without WithWaking
 	stopped context.Context // ends with Stop
 	stop    context.CancelFunc
@@ -65,10 +66,6 @@ type Guard struct {
 //	the handler ran, the lock was lost    with a Problem, lock-lost, beside the handler's result
 //	the handler did not run               with a Problem: the reason, and what happens to the task
 //	the handler panicked                  the panic continues after the release
-//
-// The lock is held until the handler has returned, even if asynq has given up the run. asynq starts
-// a task again when the task's time-out is over or asynq's lease of the task is lost, and does not
-// wait for the handler that still runs.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if g.propagator != nil {
@@ -145,9 +142,7 @@ func (j *job) deliver(ctx context.Context) error {
 			return j.giveUpProblem(ctx, p)
 		}
 		j.staying = true
-		if err := j.derive(ctx); err != nil {
-			return j.problem(err)
-		}
+		j.lock.Wait = shortenWait(ctx, j.wait)
 	}
 }
 
@@ -196,20 +191,15 @@ func (j *job) run(ctx context.Context) error {
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	const handled, stopped = 1, 2
-	var decided atomic.Int32
-	defer context.AfterFunc(j.guard.stopped, func() {
-		if decided.CompareAndSwap(0, stopped) {
-			cancel()
-		}
-	})()
+	goOn := context.AfterFunc(j.guard.stopped, cancel) // reports whether the wait was not ended before
+	defer goOn()
 	err := locker.Run(ctx, j.guard.locker, j.lock, func(ctx context.Context) error {
-		if !decided.CompareAndSwap(0, handled) {
+		if !goOn() {
 			return errStopped
 		}
 		return handle(ctx)
 	})
-	if decided.Load() == stopped {
+	if !j.ran && !goOn() {
 		return errors.Join(errStopped, err)
 	}
 	return err
@@ -224,7 +214,7 @@ func (j *job) runResult(ctx context.Context) error {
 		// trace shows the unclear release.
 		return j.handlerErr
 	}
-	p := lostRuling.problem(j, err)
+	p := ruling{code: CodeLost, verdict: Failed}.problem(j, err)
 	if j.handlerErr == nil {
 		return p
 	}

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
-	"strconv"
 
 	"github.com/hibiken/asynq"
 
@@ -24,25 +22,17 @@ import (
 // use.
 //
 // The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique for
-// exactly as long as asynq keeps it in its queue: in the states scheduled, pending, active and
-// retry, and in the state completed until its Retention is over and asynq has removed it, some
-// seconds later. In the state archived, it prevents a new task only if the Client has no Inspector.
-// [asynq.Unique] uses a separate lock instead, which can end before or after the task.
-//
-// With an Inspector, a new task beside an archived one has a number in its ID. If the archived task
-// is deleted before the new task has ended, the first ID is free, so a second new task can be
-// enqueued. The lock of the key still runs one after the other, and [Once] drops the second.
+// exactly as long as asynq keeps it in its queue: in the states scheduled, pending, active, retry
+// and archived, and in the state completed until its Retention is over and asynq has removed it,
+// some seconds later. [asynq.Unique] uses a separate lock instead, which can end before or after
+// the task.
 type Client struct {
-	guard     *Guard
-	client    *asynq.Client
-	inspector *asynq.Inspector
+	guard  *Guard
+	client *asynq.Client
 }
 
-// Client returns a Client that enqueues through c. If i is nil, a new task counts as a duplicate of
-// an archived task.
-func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client {
-	return &Client{g, c, i}
-}
+// Client returns a Client that enqueues through c.
+func (g *Guard) Client(c *asynq.Client) *Client { return &Client{g, c} }
 
 // EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options with which t was made
 // count too. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
@@ -80,67 +70,14 @@ func (c *Client) enqueueUnique(ctx context.Context, r *rule, t *asynq.Task, opts
 		return nil, fmt.Errorf("asynqlock: the task %s has no key: %w", t.Type(), err)
 	}
 	sum := sha256.Sum256([]byte(t.Type() + "\x00" + text))
-	first := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
+	id := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
 
-	// An archived task keeps its ID, so a new task gets an ID with the next number. All processes
-	// that enqueue the task try the same ID.
-	id, n := first, 0
-	for range mostConflicts {
-		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
-		if !errors.Is(err, asynq.ErrTaskIDConflict) {
-			return info, err
-		}
-		if c.inspector == nil {
-			return nil, duplicateError(t, "there", id)
-		}
-		other, err := c.inspector.GetTaskInfo(m.queue, id)
-		switch {
-		// The other task has ended meanwhile, so its ID is free again.
-		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
-		case err != nil:
-			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicateError(t, "there", id), err)
-		case other.State == asynq.TaskStateArchived:
-			n = firstFree(n, func(n int) bool {
-				other, err := c.inspector.GetTaskInfo(m.queue, numberedID(first, n))
-				return err == nil && other.State == asynq.TaskStateArchived
-			})
-			id = numberedID(first, n)
-		default:
-			return nil, duplicateError(t, other.State.String(), id)
-		}
+	info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
+	if errors.Is(err, asynq.ErrTaskIDConflict) {
+		return nil, fmt.Errorf("asynqlock: a task %s with the same key exists in the queue %s (%s); if it is archived, run it or delete it: %w",
+			t.Type(), m.queue, id, asynq.ErrDuplicateTask)
 	}
-	return nil, duplicateError(t, "enqueued and finished again and again", id)
-}
-
-// mostConflicts is the largest number of attempts that enqueueUnique makes. An attempt fails when
-// another task has the ID. If that task ends or is archived meanwhile, enqueueUnique makes another
-// attempt.
-const mostConflicts = 100
-
-// numberedID returns the ID for a new task if n tasks of its key are archived. first is the ID for
-// n = 0.
-func numberedID(first string, n int) string {
-	if n == 0 {
-		return first
-	}
-	return first + "." + strconv.Itoa(n)
-}
-
-// firstFree returns a number that is free and follows a taken number. isTaken reports whether a
-// number is taken. n itself is taken, and the result is larger than n. There may be thousands of
-// taken numbers, so firstFree checks only a few of them.
-func firstFree(n int, isTaken func(int) bool) int {
-	step := 1
-	for isTaken(n + step) {
-		n += step
-		step *= 2
-	}
-	return n + 1 + sort.Search(step-1, func(i int) bool { return !isTaken(n + 1 + i) })
-}
-
-// duplicateError returns the error for the new task t. The existing task has this state and ID.
-func duplicateError(t *asynq.Task, state, id string) error {
-	return fmt.Errorf("asynqlock: a task %s with the same key is %s (%s): %w", t.Type(), state, id, asynq.ErrDuplicateTask)
+	return info, err
 }
 
 // A Fence is a lease under which a task was enqueued.

@@ -4,21 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/hibiken/asynq"
-)
-
-const (
-	// taskCheckInterval is how often a configured server looks for tasks, on average, when it is
-	// idle. With asynq's default of 1 s, a task that is called from its line would wait for a worker
-	// for as long as several short tasks run.
-	taskCheckInterval = 50 * time.Millisecond
-	// delayedTaskCheckInterval is how often a configured server looks for delayed tasks that are
-	// due.
-	delayedTaskCheckInterval = time.Second
-	// defaultDelayedTaskCheckInterval is asynq's default.
-	defaultDelayedTaskCheckInterval = 5 * time.Second
 )
 
 // Configure returns cfg with changes for tasks that are put off. For these tasks, IsFailure
@@ -36,10 +25,10 @@ const (
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if g.waker != nil && cfg.TaskCheckInterval <= 0 {
-		cfg.TaskCheckInterval = taskCheckInterval
+		cfg.TaskCheckInterval = 50 * time.Millisecond
 	}
 	if cfg.DelayedTaskCheckInterval <= 0 {
-		cfg.DelayedTaskCheckInterval = delayedTaskCheckInterval
+		cfg.DelayedTaskCheckInterval = time.Second
 	}
 	cfg.IsFailure = func(err error) bool {
 		if p, ok := errors.AsType[*Problem](err); ok && p.Verdict == Snoozed {
@@ -61,8 +50,9 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	}
 	if handler != nil {
 		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
-			if p, ok := errors.AsType[*Problem](err); ok && p.isQuiet() {
-				return
+			if p, ok := errors.AsType[*Problem](err); ok && (p.Verdict == Snoozed || p.Verdict == Dropped) &&
+				slices.Contains([]string{CodeBusy, CodeRunning, CodeDone}, p.Code) {
+				return // two tasks wanted the same key, which is normal
 			}
 			handler.HandleError(ctx, t, err)
 		})

@@ -13,24 +13,20 @@
 //	server := asynq.NewServerFromRedisClient(rdb, g.Configure(asynq.Config{Concurrency: 10}))
 //	err = g.Run(ctx, server, mux)
 //
-// Tasks with the same key run one at a time in all processes that share the Redis. When the lock is
-// lost, the handler's context ends, with a cause. locker.FromContext returns the lease and
-// its fence from the context. The lock is released when the handler returns or panics.
+// When the lock is lost, the handler's context ends, with a cause. locker.FromContext returns the
+// lease and its fence from the context. The lock is released when the handler returns or panics.
 //
 // # What asynq does, and what this package adds
 //
 // asynq delivers a task at least once. It starts a task again when the task's time-out is over, or
-// when the worker did not renew asynq's lease of 30 s. In both cases, the first handler may still
-// be running. This package delays the second run: no other run of the key begins until the first
-// handler has returned.
+// when the worker did not renew asynq's lease of 30 s, and the first handler may still be running.
+// With this package, no other run of the key begins until the first handler has returned. If the
+// process was paused for longer than the lock's TTL, or was cut off from Redis, another process may
+// start the task. What the first handler writes after that can be refused by its fence: package
+// sqllock does so in a database.
 //
-// A process may lose its lock because the process was paused for longer than the lock's TTL, or
-// because its connection to Redis failed. Then the context of the first handler ends, and another
-// process may start the task. The first handler may still write after that. The system that it
-// writes to can check the fence and refuse such a write: package sqllock does so in a database.
-//
-// asynq delivers a task again if it could not record the task's success. [Once] records the success
-// in the step that releases the lock, and drops the second delivery.
+// asynq also delivers a task again if it could not record the task's success. [Once] records the
+// success in the step that releases the lock, and drops the second delivery.
 //
 // # When the key is busy
 //
@@ -55,17 +51,12 @@
 //	lock-misconfigured  snoozed   the rule is wrong, or the Locker does not support it
 //	lock-lost           failed    the lock ended before the handler did
 //
-// A task with lock-lost may have been overtaken by another run. The task is retried as after any
-// other error.
-//
 // A task is never put off beyond its Deadline. A task that cannot be put off waits in its worker.
 // If the task's time is over before its turn has come, the task is retried or archived.
 //
 // Middleware outside of [Guard.Middleware] gets a [*Problem]. asynq's ErrorHandler gets the
 // Problems that an operator should see. No Problem shows the key. asynq logs a warning, "revoke
 // task", for each task that is dropped.
-//
-// # Enqueueing
 //
 // A [Client] enqueues tasks with their trace and with the fences under which they are enqueued.
 // With [Unique], at most one task of each type and key exists at a time.

@@ -85,30 +85,9 @@ func ExampleGuard_Client() {
 		log.Fatal(err)
 	}
 	conn := asynq.RedisClientOpt{Addr: "localhost:6379"}
-	client := g.Client(asynq.NewClient(conn), asynq.NewInspector(conn))
+	client := g.Client(asynq.NewClient(conn))
 	_, err = client.EnqueueContext(context.Background(), asynq.NewTask("email:welcome", []byte(`{"user_id":42}`)), asynq.MaxRetry(5))
 	if errors.Is(err, asynq.ErrDuplicateTask) {
 		log.Print("it is on its way")
-	}
-}
-
-// WithDecoder is for payloads that are protobuf messages or have another format.
-func ExampleWithDecoder() {
-	l, err := lockertest.NewMemory().NewLocker()
-	if err != nil {
-		log.Fatal(err)
-	}
-	type message interface{ Unmarshal([]byte) error } // as proto.Message has proto.Unmarshal
-	_, err = asynqlock.New(l,
-		asynqlock.On("email:welcome", asynqlock.Key(func(p *Welcome) string { return "user:" + p.UserID })),
-		asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
-			m, ok := into.(message)
-			if !ok {
-				return fmt.Errorf("%T is no message", into)
-			}
-			return m.Unmarshal(t.Payload())
-		}))
-	if err != nil {
-		log.Fatal(err)
 	}
 }

@@ -2,10 +2,9 @@ package asynqlock
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/latchkit/latchkit/internal/exclusive"
 	"github.com/latchkit/latchkit/locker"
@@ -21,7 +20,7 @@ import (
 // check returns an error if l can never grant the locks of r, or if tasks that r drops or archives
 // could be lost because of their own earlier run.
 func (r *rule) check(l locker.Locker) error {
-	if err := locker.Check(l, r.lock); err != nil && r.adjust == nil {
+	if err := locker.Check(l, r.lock); err != nil {
 		return fmt.Errorf("asynqlock: On(%q): %w", r.pattern, err)
 	}
 	if r.busy == Snoozed {
@@ -75,18 +74,12 @@ func showsNothing(i inspector) bool {
 
 // runNamed runs the handler under a lease whose metadata names the task.
 func (j *job) runNamed(ctx context.Context) error {
-	if unnamed(j.lock) != "" { // New has checked all that Adjust does not set
-		return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf(
-			"%w: Adjust has set KeepFor, Mode, Limit or Metadata for a task with Drop or Archive, which could then be discarded because of its own earlier run; leave this to tasks with Snooze", locker.ErrInvalidRule)}
-	}
 	name, err := key.Make("asynq-task", j.queue, j.taskID)
 	if err != nil {
 		return err
 	}
-	if len(name) > longestName {
-		sum := sha256.Sum256([]byte(name))
-		name = hex.EncodeToString(sum[:])
-	}
+	// A Locker keeps 256 bytes. If two tasks have the same beginning, the second one is put off.
+	name = strings.ToValidUTF8(name[:min(len(name), 256)], "")
 	j.lock.Metadata = name
 	err = j.run(ctx)
 	if j.ran || !errors.Is(err, locker.ErrBusy) {
@@ -98,6 +91,3 @@ func (j *job) runNamed(ctx context.Context) error {
 	}
 	return err
 }
-
-// longestName is the length of the longest metadata that a Locker keeps.
-const longestName = 256

@@ -1,9 +1,7 @@
 package asynqlock_test
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,17 +55,6 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 	}
 }
 
-// Adjust can set what New refuses. Then the task is put off, and not discarded.
-func TestATaskIsPutOffIfAdjustKeepsItsKey(t *testing.T) {
-	t.Parallel()
-	q, store := newQueue(t), lockertest.NewMemory()
-	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
-		rule.KeepFor = time.Second
-	})), asynq.Config{}, newWork())
-	q.enqueue("job", `{"account":"42"}`)
-	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "lock-misconfigured snoozed") })
-}
-
 // The metadata of the lease names its task.
 func TestALeaseNamesItsTask(t *testing.T) {
 	t.Parallel()
@@ -92,41 +79,24 @@ func TestALeaseNamesItsTask(t *testing.T) {
 // task meets this lease.
 func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.T) {
 	t.Parallel()
-	// the Wait that Adjust sets; 0: unchanged
-	for name, wait := range map[string]time.Duration{"long waits": 0, "short waits": 50 * time.Millisecond} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
-			waits := func(l *locker.Engine) func() bool {
-				return func() bool {
-					info, err := l.Inspect(t.Context(), busyKey)
-					return err == nil && info.Waiters == 1
-				}
-			}
-			other := q.locker()
-			lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: key.Of("asynq-task", q.name, "once")})
-			must(t, err)
-			g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
-				rule.Wait = cmp.Or(wait, rule.Wait)
-			}))
-			stopping := q.serveUntilGivenBack(g, begun, end)
-			id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
-			since := time.Now()
-			await(t, "it waits for its key, in its worker", func() bool { return time.Since(since) > 10*wait && waits(other)() })
-			must(t, lease.Release(t.Context()))
-			await(t, "it runs", func() bool {
-				select {
-				case <-begun:
-					return true
-				default:
-					return false
-				}
-			})
-			stopping.Shutdown()
-			q.serve(guard(t, q.locker(), asynqlock.Drop()), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
-			await(t, "it waits for its own earlier run, or is dropped", func() bool { return waits(other)() || q.state(id) == "gone" })
-			close(end)
-			await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
-		})
+	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
+	waits := func(l *locker.Engine) func() bool {
+		return func() bool {
+			info, err := l.Inspect(t.Context(), busyKey)
+			return err == nil && info.Waiters == 1
+		}
 	}
+	other := q.locker()
+	lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: key.Of("asynq-task", q.name, "once")})
+	must(t, err)
+	stopping := q.serveUntilGivenBack(guard(t, q.locker(), asynqlock.Drop()), begun, end)
+	id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
+	await(t, "it waits for its key, in its worker", waits(other))
+	must(t, lease.Release(t.Context()))
+	<-begun
+	stopping.Shutdown()
+	q.serve(guard(t, q.locker(), asynqlock.Drop()), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	await(t, "it waits for its own earlier run, or is dropped", func() bool { return waits(other)() || q.state(id) == "gone" })
+	close(end)
+	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/hibiken/asynq"
@@ -14,8 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Keys makes the keys of a rule's tasks. [Key], [Fields], [Template], [KeyFunc] and [ByTaskID]
-// return Keys.
+// Keys makes the keys of a rule's tasks. [Fields], [Template], [KeyFunc] and [ByTaskID] return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
 	perTask bool // each task has its own key, as with ByTaskID
@@ -25,28 +22,9 @@ type Keys struct {
 // the task would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
-// Key makes the key with makeKey, a function of the payload. The decoder of [WithDecoder], by
-// default JSON, decodes the payload into a T. The returned text is the key, without encoding. So
-// two payloads whose values contain ':' may get the same key. [Fields] and [Template] prevent this.
-// An empty text is refused.
-func Key[T any](makeKey func(payload T) string) Keys {
-	return Keys{compile: func(c *config) (keyOf, error) {
-		decode := decoderOf[T](c.decode)
-		return func(_ context.Context, m *message) (string, error) {
-			payload, err := decode(m.task)
-			if err != nil {
-				return "", err
-			}
-			if text := makeKey(*payload); text != "" {
-				return text, nil
-			}
-			return "", fmt.Errorf("%w: the function given to Key returned no key for this payload", locker.ErrInvalidKey)
-		}, nil
-	}}
-}
-
-// KeyFunc makes the key with makeKey, a function of the task. The returned text is the key, without
-// encoding. An empty text is refused. If makeKey returns an error for a task, the task is archived.
+// KeyFunc makes the key with makeKey, a function of the task, for payloads that are no JSON, or keys
+// that no template describes. The returned text is the key, without encoding. So two tasks whose
+// values contain ':' may get the same key; [key.Of] encodes values. An empty text is refused. If makeKey returns an error for a task, the task is archived.
 // So makeKey itself must repeat operations that failed temporarily.
 func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
@@ -66,11 +44,11 @@ func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) K
 // Template makes the key from a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
-// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A filter,
+// the JSON payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A filter,
 // as in {payload.order|int}, gives each identity one spelling.
 func Template(text key.Key) Keys {
 	return Keys{perTask: strings.Contains(string(text), "{id"), compile: func(c *config) (keyOf, error) {
-		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)
+		t, err := key.Grammar[*message]{Sources: sources(), Secret: c.secret}.Compile(text)
 		if err != nil {
 			return nil, err
 		}
@@ -94,8 +72,6 @@ type message struct {
 	retried, maxRetry int // the number of retries that were used, and the number that is allowed
 
 	ranBefore bool // the task has run or tried to run before, so it is not a duplicate
-
-	members map[string]any // the members of the payload; set when a template has read a member
 }
 
 // read sets the fields of m for a delivery of t.
@@ -115,63 +91,21 @@ type (
 	read   = key.Read[*message]
 )
 
-// sources are the parts of a task.
-func (c *config) sources() map[string]source {
+// sources returns the parts of a task.
+func sources() map[string]source {
 	alone := func(noun string, value func(m *message) string) source {
 		return source{Noun: noun, Alone: true, Bind: func(string) (read, error) {
 			return func(_ context.Context, m *message) (string, error) { return value(m), nil }, nil
 		}}
 	}
 	return map[string]source{
-		"payload": {Noun: "member of the payload", Bind: c.bindPayload},
+		"payload": {Noun: "member of the payload", Bind: bindPayload},
 		"header": {Noun: "header", Bind: func(name string) (read, error) {
 			return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
 		}},
 		"queue": alone("queue", func(m *message) string { return m.queue }),
 		"type":  alone("type", func(m *message) string { return m.task.Type() }),
 		"id":    alone("task ID", func(m *message) string { return m.taskID }),
-	}
-}
-
-func (c *config) bindPayload(path string) (read, error) {
-	steps := strings.Split(path, ".")
-	if slices.Contains(steps, "") {
-		return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
-	}
-	if !c.notJSON {
-		return bindMember(steps)
-	}
-	return func(_ context.Context, m *message) (string, error) {
-		if m.members == nil {
-			if err := c.decode(m.task, &m.members); err != nil {
-				return "", fmt.Errorf("the payload cannot be decoded: %w", err)
-			}
-		}
-		var value any = m.members
-		for _, s := range steps {
-			inside, _ := value.(map[string]any)
-			value = inside[s]
-		}
-		return key.Format(value)
-	}, nil
-}
-
-// decoderOf returns a function that decodes a payload into a T. If T is a pointer, as with protobuf
-// messages, decode gets a pointer to a new value of T's element type. Otherwise decode gets a
-// pointer to a T.
-func decoderOf[T any](decode func(t *asynq.Task, into any) error) func(*asynq.Task) (*T, error) {
-	made := reflect.TypeFor[T]()
-	return func(t *asynq.Task) (*T, error) {
-		payload := new(T)
-		into := any(payload)
-		if made.Kind() == reflect.Pointer {
-			*payload, _ = reflect.TypeAssert[T](reflect.New(made.Elem()))
-			into = *payload
-		}
-		if err := decode(t, into); err != nil {
-			return nil, &invalidKey{fmt.Errorf("the payload cannot be decoded: %w", err)}
-		}
-		return payload, nil
 	}
 }
 

@@ -1,139 +1,91 @@
 package asynqlock
 
 import (
-	"context"
 	"encoding"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Fields makes the key from prefix and from fields of the payload, which is a struct T. The fields
-// are those with the tag `lock:"key"`, in their order, also inside nested structs. With
+// Fields makes the key from prefix and from members of the JSON payload, like a [Template]. The
+// struct T, into which the handler decodes the payload, says which members these are: those of the
+// fields with the tag `lock:"key"`, in their order, also inside nested structs. With
 //
 //	type Welcome struct {
 //		UserID string `json:"user_id" lock:"key"`
 //		Text   string `json:"text"`
 //	}
 //
-// Fields[Welcome]("user") makes "user:42". `lock:"key,hmac"` replaces a field by its HMAC, see
-// [WithSecret]. A field is a string, a number, a boolean, a value with a text
-// (encoding.TextMarshaler, fmt.Stringer), or a pointer to one of these. An empty field is refused.
+// Fields[Welcome]("user") is Template("user:{payload.user_id}"). `lock:"key,hmac"` replaces a
+// member by its HMAC, see [WithSecret]. A field is a string, a number, a boolean, an
+// encoding.TextMarshaler, or a pointer to one of these.
 func Fields[T any](prefix string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
-		typ := reflect.TypeFor[T]()
-		for typ.Kind() == reflect.Pointer {
-			typ = typ.Elem()
-		}
-		parts, reads := []key.Key{key.Key(prefix)}, make(map[string]key.Read[reflect.Value])
-		if err := appendTagged(typ, nil, nil, &parts, reads); err != nil {
+		parts, err := appendTagged([]key.Key{key.Key(prefix)}, reflect.TypeFor[T](), "")
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if len(parts) == 1 {
-			return nil, fmt.Errorf("%v has no field with the tag `lock:\"key\"`", typ)
-		}
-		if prefix == "" || strings.ContainsAny(prefix, "{}") {
+		case len(parts) == 1:
+			return nil, fmt.Errorf("%v has no field with the tag `lock:\"key\"`", reflect.TypeFor[T]())
+		case prefix == "" || strings.ContainsAny(prefix, "{}"):
 			return nil, fmt.Errorf("Fields(%q): give what comes before the fields, such as \"user\", without braces", prefix)
 		}
-		t, err := key.Grammar[reflect.Value]{Secret: c.secret, Sources: map[string]key.Source[reflect.Value]{
-			"field": {Noun: "field", Bind: func(path string) (key.Read[reflect.Value], error) { return reads[path], nil }},
-		}}.Compile(key.Join(parts...))
-		if err != nil {
-			return nil, err
-		}
-		decode := decoderOf[T](c.decode)
-		return func(ctx context.Context, m *message) (string, error) {
-			payload, err := decode(m.task)
-			if err != nil {
-				return "", err
-			}
-			return taskKey(t.Key(ctx, reflect.ValueOf(payload).Elem()))
-		}, nil
+		return Template(key.Join(parts...)).compile(c)
 	}}
 }
 
-// appendTagged appends to parts a part for each tagged field of the struct typ, and adds to reads
-// the functions that read these fields of a payload. path and index lead to typ in the payload.
-func appendTagged(typ reflect.Type, path []string, index []int, parts *[]key.Key, reads map[string]key.Read[reflect.Value]) error {
-	if typ.Kind() != reflect.Struct {
-		return fmt.Errorf("%v is not a struct, so it has no tags; use Key", typ)
+// appendTagged appends to parts a part for each tagged field of the struct typ. path leads to typ
+// in the payload, and is empty or ends with a dot.
+func appendTagged(parts []key.Key, typ reflect.Type, path string) ([]key.Key, error) {
+	for typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
 	}
-	for i := range typ.NumField() {
-		f := typ.Field(i)
-		name := strings.Join(append(path, f.Name), ".")
-		index := append(slices.Clip(index), i)
+	if typ.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("%v is not a struct, so it has no tags; use KeyFunc", typ)
+	}
+	for f := range typ.Fields() {
 		tag, has := f.Tag.Lookup("lock")
-		p := key.Part("field", name)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		inside := path
+		if name != "" {
+			inside += name + "."
+		} else if !f.Anonymous { // JSON has the fields of an embedded struct beside the others
+			name = f.Name
+			inside += name + "."
+		}
+		p := key.Part("payload", path+name)
 		switch {
 		case has && !f.IsExported():
-			return fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it; export the field", name, typ)
-		case has && tag == "key,hmac":
-			p = key.HMAC(p)
-			fallthrough
+			return nil, fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it; export the field", f.Name, typ)
+		case has && !hasText(f.Type):
+			return nil, fmt.Errorf("the field %s of %v is a %v, which is not a string, a number or a boolean; tag the fields inside it, or use KeyFunc", f.Name, typ, f.Type)
 		case has && tag == "key":
-			format, err := formatOf(f.Type)
-			if err != nil {
-				return fmt.Errorf("the field %s of %v %w", name, typ, err)
-			}
-			*parts = append(*parts, p)
-			reads[name] = func(_ context.Context, v reflect.Value) (string, error) {
-				for v.Kind() == reflect.Pointer {
-					v = v.Elem()
-				}
-				return format(v.FieldByIndex(index))
-			}
+			parts = append(parts, p)
+		case has && tag == "key,hmac":
+			parts = append(parts, key.HMAC(p))
 		case has:
-			return fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", name, typ, tag)
-		case f.IsExported() && f.Type.Kind() == reflect.Struct:
-			if err := appendTagged(f.Type, append(path, f.Name), index, parts, reads); err != nil {
-				return err
+			return nil, fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", f.Name, typ, tag)
+		case f.Type.Kind() == reflect.Struct && name != "-":
+			var err error
+			if parts, err = appendTagged(parts, f.Type, inside); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return parts, nil
 }
 
-// formatOf returns a function that formats a value of typ. If typ has MarshalText or String, these
-// methods make the text, except for values of the kind string, which are used as they are.
-func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
-	switch typ.Kind() {
-	case reflect.String:
-		return func(v reflect.Value) (string, error) { return v.String(), nil }, nil
-	case reflect.Pointer:
-		inside, err := formatOf(typ.Elem())
-		if err != nil {
-			return nil, err
-		}
-		return func(v reflect.Value) (string, error) {
-			if v.IsNil() {
-				return "", nil
-			}
-			return inside(v.Elem())
-		}, nil
-	default:
+// hasText reports whether JSON writes a value of typ as a string, a number or a boolean.
+func hasText(typ reflect.Type) bool {
+	for typ.Kind() == reflect.Pointer {
+		typ = typ.Elem()
 	}
-	switch {
+	switch kind := typ.Kind(); {
 	case typ.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return func(v reflect.Value) (string, error) {
-			text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
-			return string(text), err
-		}, nil
-	case typ.Implements(reflect.TypeFor[fmt.Stringer]()):
-		return func(v reflect.Value) (string, error) { return v.Interface().(fmt.Stringer).String(), nil }, nil
-	}
-	switch typ.Kind() {
-	case reflect.Bool:
-		return func(v reflect.Value) (string, error) { return key.Format(v.Bool()) }, nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return func(v reflect.Value) (string, error) { return key.Format(v.Int()) }, nil
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return func(v reflect.Value) (string, error) { return key.Format(v.Uint()) }, nil
-	case reflect.Float32, reflect.Float64:
-		return func(v reflect.Value) (string, error) { return key.Format(v.Float()) }, nil
+		return true
 	default:
-		return nil, fmt.Errorf("is a %v, which is not a string, a number or a boolean; tag the fields inside it, or use Key", typ)
+		return kind == reflect.String || reflect.Bool <= kind && kind <= reflect.Float64 && kind != reflect.Uintptr
 	}
 }

@@ -11,19 +11,22 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// bindMember returns a function that reads the member of a JSON payload to which the path steps
-// leads. The function decodes the payload into a struct with only this member. So the function
-// finds the same value as a handler that decodes a struct, and does not decode the other members.
-func bindMember(steps []string) (read, error) {
+// bindPayload returns a function that reads the member of a JSON payload to which path leads. The
+// function decodes the payload into a struct with only this member. So it finds the same value as a
+// handler that decodes a struct, and does not decode the other members.
+func bindPayload(path string) (read, error) {
+	steps := strings.Split(path, ".")
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {
+		if name == "" {
+			return nil, errors.New("a name in it is empty; write {payload.tenant}, or {payload.user.id}")
+		}
 		if strings.ContainsFunc(name, noTag) {
-			return nil, fmt.Errorf("encoding/json does not accept %q as the name of a field; use Key", name)
+			return nil, fmt.Errorf("encoding/json does not accept %q as the name of a field; use KeyFunc", name)
 		}
 		if name == "-" {
 			name = "-," // the tag "-," is the name "-"; the tag "-" omits the field
@@ -56,21 +59,11 @@ func formatJSON(raw []byte) (string, error) {
 	if len(raw) == 0 {
 		return "", nil
 	}
-	switch raw[0] {
-	case '"':
-		if !bytes.ContainsRune(raw, '\\') && utf8.Valid(raw) {
-			return string(raw[1 : len(raw)-1]), nil
-		}
-		var text string
-		err := json.Unmarshal(raw, &text)
-		return text, err
-	case 'n': // null
-		return "", nil
-	case 't', 'f':
-		return string(raw), nil
-	case '{', '[':
-		return "", errors.New("it is not a string, a number or a boolean")
-	default:
-		return key.Format(json.Number(raw))
+	var value any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(&value); err != nil {
+		return "", err
 	}
+	return key.Format(value)
 }

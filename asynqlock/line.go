@@ -3,7 +3,6 @@ package asynqlock
 import (
 	"context"
 	_ "embed" // for the script
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,8 +25,7 @@ const (
 	// lineKept is how long a line is kept after a task has entered it or asked for its place. That
 	// is longer than a pause and a backlog of the task's queue usually last together.
 	lineKept = 10 * time.Minute
-	// lineBound is the time-out of each call about a line. asynq's Redis delivered the task a
-	// moment ago, so Redis usually answers.
+	// lineBound is the time-out of each call about a line.
 	lineBound = 5 * time.Second
 )
 
@@ -83,14 +81,9 @@ func (ls *lines) run(ctx context.Context, key, task string, arrived int64) (fron
 	if err != nil {
 		return front{}, err
 	}
-	if len(answer) == 3 {
-		first, text := answer[0].(string)
-		since, number := answer[1].(int64)
-		if text && number {
-			return front{first, time.Duration(since) * time.Millisecond, answer[2] == int64(1)}, nil
-		}
-	}
-	return front{}, fmt.Errorf("asynqlock: unexpected reply %v from the line of a key", answer)
+	first, _ := answer[0].(string)
+	since, _ := answer[1].(int64)
+	return front{first, time.Duration(since) * time.Millisecond, answer[2] == int64(1)}, nil
 }
 
 // leave removes the task from the line of key, and reports whether others wait there.

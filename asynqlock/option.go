@@ -2,11 +2,9 @@ package asynqlock
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 
-	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -16,8 +14,6 @@ type Option func(*config)
 // config has the values of the options. Their defaults are set only in newConfig.
 type config struct {
 	rules      rules
-	decode     func(t *asynq.Task, into any) error
-	notJSON    bool // WithDecoder was given
 	secret     []byte
 	propagator Propagator
 
@@ -25,32 +21,17 @@ type config struct {
 	wakes  bool                  // WithWaking was given
 	prefix string
 	logger *slog.Logger
-
-	inspector *asynq.Inspector // nil without WithWaking
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{decode: decodeJSON}
+	var c config
 	for _, o := range opts {
 		o(&c)
 	}
-	return c, c.validate()
-}
-
-func (c *config) validate() error {
-	if c.wakes {
-		if c.redis == nil {
-			return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
-		}
-		c.inspector = asynq.NewInspectorFromRedisClient(c.redis)
-		for _, r := range c.rules {
-			if r.snooze > longestPause {
-				r.refuse("Snooze(%v) together with WithWaking; give at most %v: a task is called when its key is free, "+
-					"and Snooze is how long it waits at most if the process that would call it has died", r.snooze, longestPause)
-			}
-		}
+	if c.wakes && c.redis == nil {
+		return c, errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
-	return c.rules.compile(c)
+	return c, c.rules.compile(&c)
 }
 
 // On guards the tasks whose type is pattern or begins with pattern. keys makes the keys of these
@@ -59,19 +40,6 @@ func (c *config) validate() error {
 // which changes nothing. The pattern "*" matches all tasks.
 func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
-}
-
-// WithDecoder sets how payloads are decoded. decode gets a pointer to a value of the type parameter
-// of [Key] or [Fields], or to a map[string]any for [Template]. For messages of protobuf, with
-// Key(func(p *pb.Welcome) string {…}):
-//
-//	asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
-//		return proto.Unmarshal(t.Payload(), into.(proto.Message))
-//	})
-//
-// Default: JSON.
-func WithDecoder(decode func(t *asynq.Task, into any) error) Option {
-	return func(c *config) { c.decode, c.notJSON = decode, true }
 }
 
 // WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the
@@ -114,6 +82,3 @@ type Propagator interface {
 // WithPropagator makes a task's locks part of the trace in which a [Client] enqueued the task.
 // Default: none.
 func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator = p } }
-
-// decodeJSON is the default of WithDecoder.
-func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }

@@ -3,7 +3,6 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -12,8 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/proc"
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -218,93 +215,5 @@ func expireLease(t testing.TB, c *redis.Client, queue, id string) {
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
 	if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
 		t.Fatalf("asynq keeps no lease of the task %s (%v): look for where it does", id, err)
-	}
-}
-
-// worker is a server in a separate process. The handler of the worker prints that it runs. The
-// handler does its work when the parent asks for it, even if the handler's context has ended.
-var worker = proc.Register("asynq worker", func(args []string) {
-	addr, queue, way := args[0], args[1], args[2]
-	c := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
-	if err != nil {
-		panic(err)
-	}
-	mux, cfg := asynq.NewServeMux(), promptConfig(asynq.Config{}, queue)
-	if way == "guarded" {
-		g, err := asynqlock.New(l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
-		if err != nil {
-			panic(err)
-		}
-		mux.Use(g.Middleware)
-		cfg = g.Configure(cfg)
-	}
-	mux.HandleFunc("job", func(ctx context.Context, _ *asynq.Task) error {
-		fence := uint64(0)
-		if lease, ok := locker.FromContext(ctx); ok {
-			fence = lease.Fence()
-		}
-		fmt.Println("run", fence)
-		proc.Listen()
-		booked, err := book.Run(context.Background(), c, []string{queue + ":booked"}, fence).Int()
-		fmt.Println("booked", booked, err)
-		if fence != 0 {
-			<-ctx.Done() // the context ends before this time, because asynq's own time-out is 30 s
-		}
-		fmt.Println("lost", errors.Is(context.Cause(ctx), locker.ErrLost))
-		return ctx.Err()
-	})
-	if err := asynq.NewServerFromRedisClient(c, cfg).Start(mux); err != nil {
-		panic(err)
-	}
-	select {}
-})
-
-// book writes to the account that the lock protects. It refuses the write if a newer holder has
-// written before.
-var book = redis.NewScript(`
-local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
-if tonumber(ARGV[1]) < newest then return 0 end
-redis.call('HSET', KEYS[1], 'fence', ARGV[1])
-redis.call('HINCRBY', KEYS[1], 'times', 1)
-return 1`)
-
-// When a worker is paused for longer than its lease, another worker runs its task. When the paused
-// worker continues, its context has ended, and its write with the old fence is refused.
-func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
-	t.Parallel()
-	for way, times := range map[string]string{"guarded": "1", "not guarded": "2"} {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			q := newQueue(t)
-			addr := redistest.Shared(t).Addr()
-			first := worker.Start(t, addr, q.name, way)
-			id := q.enqueue("job", `{"account":"42"}`).ID
-			before := first.Expect(t, "run")
-			first.Pause()
-			expireLease(t, q.redis, q.name, id)
-			second := worker.Start(t, addr, q.name, way)
-			after := second.Expect(t, "run")
-			second.Send("go")
-			if got := second.Expect(t, "booked"); got != "1 <nil>" {
-				t.Errorf("the one who took over booked %s", got)
-			}
-			first.Resume()
-			first.Send("go")
-			booked, lost := first.Expect(t, "booked"), first.Expect(t, "lost")
-			switch way {
-			case "guarded":
-				if booked != "0 <nil>" || lost != "true" || before >= after {
-					t.Errorf("the one who was stopped booked %s, its context says that it lost the lock: %s; fence %s before %s", booked, lost, before, after)
-				}
-			default:
-				if booked != "1 <nil>" || lost != "false" {
-					t.Errorf("the one who was stopped booked %s; without a double there is nothing to guard against", booked)
-				}
-			}
-			if got := q.redis.HGet(t.Context(), q.name+":booked", "times").Val(); got != times {
-				t.Errorf("booked %s times, want %s", got, times)
-			}
-		})
 	}
 }

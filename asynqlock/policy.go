@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hibiken/asynq"
-
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -92,14 +90,6 @@ func Rule(base locker.Rule) Policy {
 // asynq.
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
-// Adjust calls change with the Rule of each task, and change may alter the Rule. An empty Name
-// becomes the task's type. A Key that change sets is used as it is: values in it are not encoded as
-// in a template. With EndAfter, a lock may end before its handler has returned. Then the handler's
-// context is cancelled, and another run may overtake the handler.
-func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
-	return func(r *rule) { r.adjust = change }
-}
-
 // rule holds the arguments of On.
 type rule struct {
 	pattern string
@@ -110,7 +100,6 @@ type rule struct {
 	snooze time.Duration
 	wait   time.Duration
 	lock   locker.Rule // the Rule, without Key and Wait
-	adjust func(context.Context, *asynq.Task, *locker.Rule)
 	unique bool
 	based  bool // there was a policy Rule
 
@@ -127,7 +116,7 @@ func newRule(pattern string, keys Keys, policies []Policy) *rule {
 
 // refuse records a mistake in the rule. Only the first mistake is kept.
 func (r *rule) refuse(format string, args ...any) {
-	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
+	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %w", r.pattern, fmt.Errorf(format, args...)))
 }
 
 // whenBusy sets what happens to a task whose key is busy. It records a mistake if this contradicts
@@ -151,21 +140,23 @@ func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
 // compile checks r, and compiles its keys.
 func (r *rule) compile(c *config) (err error) {
 	switch {
-	case r.err != nil:
-		return r.err
 	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.typePrefix(), "*"):
-		return fmt.Errorf("asynqlock: On(%q): write the type of a task, or the beginning of several types and a '*'", r.pattern)
+		r.refuse("write the type of a task, or the beginning of several types and a '*'")
 	case r.keys.compile == nil:
-		return fmt.Errorf("asynqlock: On(%q): the Keys are empty; make them with Key, Fields, Template, KeyFunc or ByTaskID", r.pattern)
+		r.refuse("the Keys are empty; make them with Fields, Template, KeyFunc or ByTaskID")
 	case r.keys.perTask && r.busy != Snoozed:
-		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Drop and Archive would discard a task that has no duplicate; leave them out", r.pattern)
+		r.refuse("each task has an ID of its own, so Drop and Archive would discard a task that has no duplicate; leave them out")
 	case r.keys.perTask && r.unique:
-		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Unique would never find two tasks with the same key; leave it out", r.pattern)
+		r.refuse("each task has an ID of its own, so Unique would never find two tasks with the same key; leave it out")
+	case c.wakes && r.snooze > longestPause:
+		r.refuse("Snooze(%v) together with WithWaking; give at most %v: a task is called when its key is free, "+
+			"and Snooze is how long it waits if nobody calls it", r.snooze, longestPause)
+	case r.err == nil:
+		if r.key, err = r.keys.compile(c); err != nil {
+			r.refuse("%w", err)
+		}
 	}
-	if r.key, err = r.keys.compile(c); err != nil {
-		return fmt.Errorf("asynqlock: On(%q): %w", r.pattern, err)
-	}
-	return nil
+	return r.err
 }
 
 // typePrefix returns the text with which all types that r guards begin.
@@ -212,17 +203,7 @@ func (j *job) derive(ctx context.Context) error {
 	}
 	j.lock = j.rule.lock
 	j.lock.Key, j.lock.Wait = text, shortenWait(ctx, j.wait)
-	if j.rule.adjust != nil {
-		j.rule.adjust(ctx, j.task, &j.lock)
-	}
-	if j.staying { // it waits for as long as it can
-		j.lock.Wait = shortenWait(ctx, j.wait)
-	}
 	j.lock.Name = cmp.Or(j.lock.Name, j.task.Type())
-	// The Locker would fill in its own limit, and let several tasks of the key run together.
-	if j.guard.units && j.lock.Limit == 0 && j.lock.Mode == locker.Exclusive {
-		j.lock.Limit, j.lock.Weight = 1, 0
-	}
 	return nil
 }
 

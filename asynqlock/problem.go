@@ -46,9 +46,8 @@ type Problem struct {
 	RetryAfter time.Duration // when a Snoozed task comes again
 	Type       string        // the task's type
 
-	err   error // the Locker's error
-	asynq error // makes asynq delete or archive the task: RevokeTask, SkipRetry or nil
-	note  string
+	err  error // the Locker's error
+	note string
 }
 
 // Error returns, for example, "asynqlock: lock-busy: acquire: another holder has the lock (snoozed
@@ -66,27 +65,20 @@ func (p *Problem) Error() string {
 	return fmt.Sprintf("asynqlock: %s: %s%v (%s%s)", p.Code, op, text, fate, p.note)
 }
 
-// Unwrap returns the Locker's error, and RevokeTask or SkipRetry for asynq.
+// Unwrap returns the Locker's error, and what makes asynq delete or archive the task.
 func (p *Problem) Unwrap() []error {
-	if p.asynq == nil {
+	switch p.Verdict {
+	case Dropped:
+		return []error{p.err, asynq.RevokeTask}
+	case Archived:
+		return []error{p.err, asynq.SkipRetry}
+	default:
 		return []error{p.err}
 	}
-	return []error{p.err, p.asynq}
 }
 
 // ErrorType returns the value that instrumentation may use for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
-
-// isQuiet reports whether the ErrorHandler may skip the Problem: two tasks wanted the same lock at
-// the same time, which is normal.
-func (p *Problem) isQuiet() bool {
-	switch p.Code {
-	case CodeBusy, CodeRunning, CodeDone:
-		return p.Verdict == Snoozed || p.Verdict == Dropped
-	default:
-		return false
-	}
-}
 
 // ruling states what happens to the tasks with one kind of error.
 type ruling struct {
@@ -110,9 +102,6 @@ var rulings = []ruling{
 	{locker.ErrBusy, CodeBusy, Snoozed}, // Drop or Archive of the rule can change this verdict
 }
 
-// lostRuling is the ruling for a task whose lock ended before its handler did.
-var lostRuling = ruling{code: CodeLost, verdict: Failed}
-
 // problem returns the Problem of a task that did not run.
 func (j *job) problem(err error) *Problem {
 	found := ruling{code: CodeUnavailable, verdict: Snoozed}
@@ -130,21 +119,16 @@ func (j *job) problem(err error) *Problem {
 
 func (r ruling) problem(j *job, err error) *Problem {
 	p := &Problem{Code: r.code, Verdict: r.verdict, Type: j.task.Type(), err: err}
-	switch p.Verdict {
-	case Dropped:
-		p.asynq = asynq.RevokeTask
-	case Archived:
-		p.asynq = asynq.SkipRetry
-	case Snoozed:
-		p.RetryAfter = j.rule.pause(err)
-		switch r.code {
-		case CodeBusy, CodeRunning, CodeTooManyWaiters:
-		case CodeClosed:
-			p.RetryAfter = time.Second // another process can run the task
-		default: // the time of Snooze is not used, because it is for a busy key, and an outage may be over sooner
-			p.RetryAfter = min(p.RetryAfter, defaultPause+rand.N(time.Second))
-		}
-	case Failed:
+	if p.Verdict != Snoozed {
+		return p
+	}
+	p.RetryAfter = j.rule.pause(err)
+	switch r.code {
+	case CodeBusy, CodeRunning, CodeTooManyWaiters:
+	case CodeClosed:
+		p.RetryAfter = time.Second // another process can run the task
+	default: // the time of Snooze is not used, because it is for a busy key, and an outage may be over sooner
+		p.RetryAfter = min(p.RetryAfter, defaultPause+rand.N(time.Second))
 	}
 	return p
 }

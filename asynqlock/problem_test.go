@@ -114,10 +114,4 @@ func TestPoliciesBecomeTheRule(t *testing.T) {
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait, Limit: 3}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
-	_ = refuse(t, l, asynqlock.Rule(locker.Rule{TTL: time.Minute}), asynqlock.Adjust(func(_ context.Context, task *asynq.Task, r *locker.Rule) {
-		r.Key, r.TTL, r.Name = "all-of-"+task.Type(), 2*r.TTL, ""
-	}))
-	if want := (locker.Rule{Key: "all-of-job", Name: "job", TTL: 2 * time.Minute, Wait: locker.NoWait}); l.asked != want {
-		t.Errorf("asked for %+v, want %+v", l.asked, want)
-	}
 }

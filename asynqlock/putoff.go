@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// putOff puts the task off if the pause ends before the task's deadline. It reports whether it has
-// put the task off.
+// putOff puts the task off for at most half of the time until its deadline, so that time is left
+// for the work. It returns false if this is too short for asynq, which counts in whole seconds and
+// looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	if j.inLine && !p.waitsForKey() {
 		j.leaveLine(ctx)
@@ -20,9 +21,17 @@ func (j *job) putOff(ctx context.Context, p *Problem) bool {
 			p.RetryAfter = pauseInLine + rand.N(pauseInLine/4)
 		}
 	}
-	longest, ok := j.longestPause(ctx, p.RetryAfter)
+	// A deadline of ctx in whole seconds may be the task's Deadline. Or the task has a Deadline and
+	// a Timeout, and asynq has rounded the end of the Timeout down. Any other deadline comes from
+	// the Timeout, which begins again with the next delivery, so it does not limit the pause.
+	deadline, bounded := ctx.Deadline()
+	if !j.delivered || !bounded || deadline.Nanosecond() != 0 {
+		return true
+	}
+	look, _ := ctx.Value(configuredKey{j.guard}).(time.Duration)
+	longest := (time.Until(deadline) - look - time.Second) / 2
 	p.RetryAfter = min(p.RetryAfter, longest)
-	return ok
+	return longest >= leastPause
 }
 
 // waitsForKey reports whether the task may run as soon as its key is free.
@@ -35,35 +44,6 @@ func (p *Problem) waitsForKey() bool {
 func (j *job) mayPutOff(ctx context.Context) bool {
 	_, configured := ctx.Value(configuredKey{j.guard}).(time.Duration)
 	return !j.delivered || j.retried < j.maxRetry && configured
-}
-
-// longestPause returns pause, or half of the time until the task's deadline if this half is less.
-// So time is left for the work. It returns false if the result is too short for asynq, because
-// asynq counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
-func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
-	look, configured := ctx.Value(configuredKey{j.guard}).(time.Duration)
-	if !configured {
-		look = defaultDelayedTaskCheckInterval
-	}
-	longest := func(deadline time.Time) time.Duration { return (time.Until(deadline) - look - time.Second) / 2 }
-	deadline, bounded := ctx.Deadline()
-	// A deadline of ctx in whole seconds may be the task's Deadline. Or the task has a Deadline and
-	// a Timeout, and asynq has rounded the end of the Timeout down. Any other deadline comes from
-	// the Timeout, which begins again with the next delivery, so it does not limit the pause.
-	if !j.delivered || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
-		return pause, true
-	}
-	if i := j.guard.inspector; i != nil {
-		info, err := i.GetTaskInfo(j.queue, j.taskID)
-		if err == nil && info.Deadline.IsZero() {
-			return pause, true
-		}
-		if err == nil {
-			deadline = info.Deadline
-		}
-	}
-	most := longest(deadline)
-	return min(most, pause), most >= leastPause
 }
 
 // leastPause is the shortest time for which asynq can put a task off.
@@ -105,14 +85,14 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 // giveUpProblem returns p, changed for a task that could not be put off. asynq treats the task like
 // any failed task. If ctx has ended, asynq has already requeued the task or counted a failure.
 //
-// Without an Inspector, the time that is nearly over may be that of a Timeout, which begins again
-// with the next delivery. So the task is put off now. If the time is that of the Deadline, asynq
-// fails the task at the next delivery.
+// The time that is nearly over may be that of a Timeout, which begins again with the next delivery.
+// So a task with a retry left is put off now. If the time is that of the Deadline, asynq fails the
+// task at the next delivery.
 func (j *job) giveUpProblem(ctx context.Context, p *Problem) *Problem {
 	switch {
 	case ctx.Err() != nil:
 		return p
-	case j.guard.inspector == nil && j.mayPutOff(ctx):
+	case j.mayPutOff(ctx):
 		p.RetryAfter = min(p.RetryAfter, leastPause)
 		return p
 	}

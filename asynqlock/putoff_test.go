@@ -21,42 +21,33 @@ import (
 // retries.
 func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	t.Parallel()
-	for name, waking := range map[string]bool{"with waking": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q, store := newQueue(t), lockertest.NewMemory()
-			other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
-			must(t, err)
-			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(longest))}
-			if waking {
-				opts = append(opts, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"))
-			}
-			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
-			q.stop(g)
-			ran := make(chan struct{})
-			mux, see := asynq.NewServeMux(), &errorRecorder{}
-			mux.Use(see.middleware, g.Middleware)
-			q.run(mux, g.Configure(asynq.Config{Logger: quiet{}, Queues: map[string]int{q.name: 1}}), asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-				close(ran)
-				return nil
-			}))
-			began := time.Now()
-			deadline := began.Add(20 * time.Second)
-			q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline), asynq.MaxRetry(1))
-			await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
-			see.mu.Lock()
-			p, _ := errors.AsType[*asynqlock.Problem](see.errs[0])
-			see.mu.Unlock()
-			if p.Verdict != asynqlock.Snoozed || began.Add(p.RetryAfter).After(deadline.Add(-5*time.Second)) {
-				t.Errorf("it was %s for %v, and its deadline is in 20s", p.Verdict, p.RetryAfter)
-			}
-			must(t, other.Release(t.Context()))
-			select {
-			case <-ran:
-			case <-time.After(time.Until(deadline)):
-				t.Error("it has not run by its deadline")
-			}
-		})
+	q, store := newQueue(t), lockertest.NewMemory()
+	other, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	g := guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Hour))
+	q.stop(g)
+	ran := make(chan struct{})
+	mux, see := asynq.NewServeMux(), &errorRecorder{}
+	mux.Use(see.middleware, g.Middleware)
+	q.run(mux, g.Configure(asynq.Config{Logger: quiet{}, Queues: map[string]int{q.name: 1}}), asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		close(ran)
+		return nil
+	}))
+	began := time.Now()
+	deadline := began.Add(20 * time.Second)
+	q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline), asynq.MaxRetry(1))
+	await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
+	see.mu.Lock()
+	p, _ := errors.AsType[*asynqlock.Problem](see.errs[0])
+	see.mu.Unlock()
+	if p.Verdict != asynqlock.Snoozed || began.Add(p.RetryAfter).After(deadline.Add(-5*time.Second)) {
+		t.Errorf("it was %s for %v, and its deadline is in 20s", p.Verdict, p.RetryAfter)
+	}
+	must(t, other.Release(t.Context()))
+	select {
+	case <-ran:
+	case <-time.After(time.Until(deadline)):
+		t.Error("it has not run by its deadline")
 	}
 }
 

@@ -80,7 +80,7 @@ func (w *waker) callFirst(ctx context.Context, key string, f front) {
 				return
 			}
 		}
-		queue, id, _ := parseEntry(f.task) // an entry that cannot be parsed names no task
+		queue, id, _ := parseEntry(f.task)
 		switch state, err := w.state(queue, id); {
 		case err != nil:
 			return
@@ -109,7 +109,7 @@ func (w *waker) callFirst(ctx context.Context, key string, f front) {
 func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	info, err := w.inspector.GetTaskInfo(queue, id)
 	switch {
-	case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
+	case queue == "", errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		return 0, nil
 	case err != nil:
 		return 0, err

@@ -54,7 +54,7 @@ func open(c *redis.Client) (_ *office, err error) {
 		}
 		mux := o.work.mux(g)
 		o.lockers, o.guards = append(o.lockers, l), append(o.guards, g)
-		o.client = g.Client(o.plain, asynq.NewInspectorFromRedisClient(c))
+		o.client = g.Client(o.plain)
 		server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
 			Concurrency: 4, TaskCheckInterval: 10 * time.Millisecond, LogLevel: asynq.ErrorLevel, ShutdownTimeout: time.Second,
 		}))

@@ -20,16 +20,16 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is an asynq server in a process of its own. The asynq server and its Locker reach Redis
-// through separate proxies. Its handler ignores the context of a run, but the process prints a
-// line when this context has ended. It also prints each Problem of its guard.
-var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
-	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
+// remote is an asynq server in a process of its own. Its handler ignores the context of a run, but
+// the process prints a line when this context has ended.
+var remote = proc.Register("asynq worker behind a proxy", func(args []string) {
+	addr, dsn, queue := args[0], args[1], args[2]
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: lockers}), locker.WithTTL(3*time.Second))
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	l, err := locker.New(c, locker.WithTTL(3*time.Second))
 	if err != nil {
 		panic(err)
 	}
@@ -39,33 +39,20 @@ var remote = proc.Register("asynq worker with two ways to Redis", func(args []st
 		panic(err)
 	}
 	cfg, mux := prompt(queue), asynq.NewServeMux()
-	if way == "guarded" {
-		mux.Use(tellProblems, g.Middleware)
-		cfg = g.Configure(cfg)
-	}
+	mux.Use(g.Middleware)
 	mux.HandleFunc("withdraw", func(ctx context.Context, _ *asynq.Task) error {
 		if lease, ok := locker.FromContext(ctx); ok {
 			defer context.AfterFunc(ctx, func() {
 				fmt.Println("ended:", errors.Is(context.Cause(ctx), locker.ErrLost), lease.Expires().UnixNano())
 			})()
 		}
-		return take(ctx, db, way == "guarded")
+		return take(ctx, db, true)
 	})
-	if err := asynq.NewServerFromRedisClient(redis.NewClient(&redis.Options{Addr: asynqs}), cfg).Start(mux); err != nil {
+	if err := asynq.NewServerFromRedisClient(c, g.Configure(cfg)).Start(mux); err != nil {
 		panic(err)
 	}
 	select {}
 })
-
-func tellProblems(next asynq.Handler) asynq.Handler {
-	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
-		err := next.ProcessTask(ctx, t)
-		if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
-			fmt.Println("problem:", p.Code, p.Verdict)
-		}
-		return err
-	})
-}
 
 // outage is a worker that has begun a task and is then cut off from Redis, while all other
 // processes still reach Redis.
@@ -76,40 +63,26 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff starts a worker that runs a task. Then no data passes any more between the worker's
-// asynq and Redis. If locks is true, the worker's Locker is cut off in the same way. If severed
-// is true, the connections also break; otherwise they hang.
-func cutOff(t *testing.T, way string, severed, locks bool) *outage {
+// cutOff starts a worker that runs a task. Then no data passes any more between the worker and
+// Redis. If severed is true, the connections also break; otherwise they hang.
+func cutOff(t *testing.T, severed bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
 	c := server.Client(t)
 	o := &outage{queue: fmt.Sprint("cut", runs.Add(1))}
 	o.dsn = prepare(t, sqltest.Shared(t, sqltest.Postgres), o.queue)
-	asynqs, lockers := chaos.NewProxy(t, server.Addr()), chaos.NewProxy(t, server.Addr())
-	o.first = remote.Start(t, asynqs.Addr(), lockers.Addr(), o.dsn, o.queue, way)
+	proxy := chaos.NewProxy(t, server.Addr())
+	o.first = remote.Start(t, proxy.Addr(), o.dsn, o.queue)
 	info, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(o.queue))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.first.Expect(t, "runs")
-	cut := []*chaos.Proxy{asynqs}
-	if locks {
-		cut = append(cut, lockers)
+	fault := proxy.BlackHole()
+	if severed && proxy.Cut() == 0 {
+		t.Fatal("there was no connection to be cut")
 	}
-	var faults []*chaos.Fault
-	for _, p := range cut {
-		faults = append(faults, p.BlackHole())
-		if severed && p.Cut() == 0 {
-			t.Fatal("there was no connection to be cut")
-		}
-	}
-	o.lift = func() {
-		for _, f := range faults {
-			f.Lift()
-		}
-	}
+	o.lift = fault.Lift
 	age(t, c, o.queue, info.ID)
-	o.second = func() *proc.Child { return remote.Start(t, server.Addr(), server.Addr(), o.dsn, o.queue, way) }
+	o.second = func() *proc.Child { return remote.Start(t, server.Addr(), o.dsn, o.queue) }
 	return o
 }
 
@@ -121,7 +94,7 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			o := cutOff(t, "guarded", severed, true)
+			o := cutOff(t, severed)
 			second := o.second()
 			var lost bool
 			var deadline, began int64
@@ -143,44 +116,4 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 			balanced(t, o.dsn, 90)
 		})
 	}
-}
-
-// If only asynq is cut off, another server starts the task as well. But the first worker still
-// holds the lock, so the other server's handler does not run before the first run has ended.
-// The guard has the option Once, so this handler does not run after the first run either.
-func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
-	t.Parallel()
-	o := cutOff(t, "guarded", true, false)
-	second := o.second()
-	for range 3 { // each of three attempts of the second worker is refused
-		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
-			t.Errorf("while the first one is at work the second says %q", got)
-		}
-	}
-	o.first.Send("write")
-	if got := o.first.Expect(t, "wrote:"); got != "<nil>" {
-		t.Errorf("the holder of the lock wrote: %s", got)
-	}
-	for got := ""; got != "problem: already-done dropped"; {
-		if got = second.Expect(t, ""); !strings.HasPrefix(got, "problem:") {
-			t.Errorf("when the first one is done the second says %q", got)
-		}
-	}
-	balanced(t, o.dsn, 90)
-}
-
-// Without a guard, the worker that is cut off and the worker that takes its task both do the
-// work. So the guard is necessary.
-func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
-	t.Parallel()
-	o := cutOff(t, "not guarded", true, false)
-	second := o.second()
-	second.Expect(t, "runs") // the first worker has not written yet
-	for _, worker := range []*proc.Child{second, o.first} {
-		worker.Send("write")
-		if got := worker.Expect(t, "wrote:"); got != "<nil>" {
-			t.Errorf("a worker wrote: %s", got)
-		}
-	}
-	balanced(t, o.dsn, 80)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -157,36 +156,6 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 		t.Errorf("%d processes had tasks", len(processes))
 	}
 	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
-}
-
-// The process that holds the key is killed. When the lease of this process has ended, the other
-// processes continue. asynq delivers the task of the killed process again.
-func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
-	t.Parallel()
-	c := redistest.Shared(t).Client(t)
-	queue := fmt.Sprint("hot", runs.Add(1))
-	workers := make(map[string]*proc.Child)
-	for range 3 {
-		child := hot.Start(t, redistest.Shared(t).Addr(), queue, "500ms")
-		workers[strings.TrimSpace(strings.TrimPrefix(child.Expect(t, "ready"), "ready"))] = child
-	}
-	const all = 8
-	for n := range all {
-		enqueueHot(t, c, queue, n)
-	}
-	var killed string
-	for deadline := time.Now().Add(time.Minute); killed == ""; {
-		// each task writes two notes, so after an odd number a task runs
-		if log := notes(t, c, queue); len(log)%2 == 1 {
-			killed = log[len(log)-1].process
-			workers[killed].Kill()
-		} else if time.Now().After(deadline) {
-			t.Fatal("no task runs")
-		}
-	}
-	at := time.Now()
-	awaitEnds(t, c, queue, all-1, time.Minute)
-	t.Logf("the tasks left after the kill took %v", time.Since(at))
 }
 
 // asynq's connection to Redis is cut while tasks are put off, and then restored. No task is lost,

@@ -191,13 +191,6 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			results: "acquired acquired", told: "it fails once",
 		},
-		"no key": {
-			policies: []asynqlock.Policy{asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, r *locker.Rule) { r.Key = "" })},
-			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
-				s.becomes(t, enqueue(), "archived after 0")
-			},
-			told: "invalid-key",
-		},
 		"no Redis": {
 			policies: []asynqlock.Policy{asynqlock.Snooze(time.Hour)},
 			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
@@ -236,7 +229,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.client = g.Client(asynq.NewClientFromRedisClient(redis), s.inspector)
+			s.client = g.Client(asynq.NewClientFromRedisClient(redis))
 			mux := asynq.NewServeMux()
 			mux.Use(g.Middleware)
 			mux.HandleFunc("mail", func(ctx context.Context, _ *asynq.Task) error {
