@@ -38,30 +38,6 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic in the function that makes the key is handled like a panic in a handler. After the panic,
-// the key and the task's own ID are free.
-func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	var calls atomic.Int32
-	keys := asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) {
-		if calls.Add(1) == 1 {
-			panic("on purpose")
-		}
-		return "account:42", nil
-	})
-	see := q.serve(guardOf(t, q.locker(), asynqlock.On("job", keys, asynqlock.Drop())), asynq.Config{},
-		asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
-	id := q.enqueue("job", "", asynq.Retention(time.Hour)).ID
-	await(t, "it is retried", func() bool { return q.state(id) == "completed after 1 retries" })
-	if all := see.problems(); len(all) > 0 {
-		t.Errorf("%v: something was still locked", all)
-	}
-	if keys := q.redis.Exists(t.Context(), q.name+":asynq-task:"+q.name+":"+id).Val(); keys != 0 {
-		t.Error("the task's own lock is still there")
-	}
-}
-
 // When a task has lost its lock, another task may have run meanwhile. So the success of the task
 // that lost its lock is unknown, even if its handler returned nil.
 func TestATaskThatLostItsLockHasFailed(t *testing.T) {

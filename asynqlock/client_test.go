@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -69,64 +68,16 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 }
 
 // asynq.Unique takes its lock before asynq notices that the ID is in use. When asynq then refuses
-// the task, the lock stays. Until the lock expires, no equal task can be enqueued, although no
-// equal task exists.
-func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
+// the task, the lock stays, so no equal task can be enqueued. If this test fails, asynq has mended
+// it, and the refusal of asynq.Unique beside Unique can go.
+func TestAsynqUniqueLeavesALockBehindARefusedTask(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
-	other := asynq.NewTask("job", []byte(`{"account":"7"}`))
 	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("taken"))
-	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.TaskID("taken"), asynq.Unique(time.Hour)); !errors.Is(err, asynq.ErrTaskIDConflict) {
-		t.Fatal(err)
-	}
-	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.Unique(time.Hour)); !errors.Is(err, asynq.ErrDuplicateTask) {
-		t.Errorf("%v; asynq has mended it: the refusal of asynq.Unique beside Unique can go", err)
-	}
-
-	g := guard(t, q.locker(), asynqlock.Unique())
-	c := g.Client(q.client)
-	for range 2 {
-		info, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
-			t.Errorf("%v, want a duplicate", err)
-		}
-		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // afterwards there is no such task
-			t.Fatal(err)
-		}
-	}
-	if keys, err := q.redis.Keys(t.Context(), q.name+":*").Result(); err != nil || len(keys) > 0 {
-		t.Errorf("%v, %v: uniqueness is that of the task, and nothing beside it", keys, err)
-	}
-}
-
-func TestOfManyWhoEnqueueAUniqueTaskOneDoes(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client)
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	done, refused := 0, 0
-	for range 20 {
-		all.Go(func() {
-			_, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name))
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				done++
-			case errors.Is(err, asynq.ErrDuplicateTask):
-				refused++
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if done != 1 || refused != 19 {
-		t.Errorf("%d enqueued it, %d were refused", done, refused)
+	_, err := q.client.Enqueue(job("7"), asynq.Queue(q.name), asynq.TaskID("taken"), asynq.Unique(time.Hour))
+	_, again := q.client.Enqueue(job("7"), asynq.Queue(q.name), asynq.Unique(time.Hour))
+	if !errors.Is(err, asynq.ErrTaskIDConflict) || !errors.Is(again, asynq.ErrDuplicateTask) {
+		t.Errorf("%v, then %v", err, again)
 	}
 }
 
@@ -175,9 +126,7 @@ func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 			c := g.Client(q.client)
 			task := asynq.NewTask("job", []byte(`{"account":"42"}`), asynq.Queue(q.name), asynq.MaxRetry(7), asynq.ProcessIn(time.Hour), asynq.Retention(time.Minute))
 			info, err := c.EnqueueContext(context.WithValue(t.Context(), shoutKey{}, "hello"), task, asynq.Retention(time.Hour))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if info.Queue != q.name || info.MaxRetry != 7 || info.State != asynq.TaskStateScheduled || info.Retention != time.Hour || info.Headers["shout"] != "hello" {
 				t.Errorf("the options are gone: %+v", info)
 			}
@@ -226,9 +175,7 @@ func TestFencesAndTraceTravelWithATask(t *testing.T) {
 			return err
 		})
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := <-arrived
 	if len(got.fences) != 2 || got.fences[0] != want[0] || got.fences[1] != want[1] || got.fences[0].Key != "item:7" || got.fences[0].Fence == 0 {
 		t.Errorf("%v, want %v", got.fences, want)

@@ -21,9 +21,7 @@ func TestTheErrorOfATaskDoesNotNameTheHolder(t *testing.T) {
 			q := newQueue(t)
 			named := locker.WithMetadata(func(context.Context) string { return holder })
 			lease, err := q.locker(named).Acquire(t.Context(), locker.Rule{Key: "account:42"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			g := guard(t, q.locker(named), policy)
 			see := q.serve(g, asynq.Config{}, newWork())
 			info := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(3))

@@ -57,8 +57,8 @@ func appendTagged(parts []key.Key, typ reflect.Type, path string) ([]key.Key, er
 		}
 		p := key.Part("payload", path+name)
 		switch {
-		case has && !f.IsExported():
-			return nil, fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it; export the field", f.Name, typ)
+		case has && (!f.IsExported() || f.Tag.Get("json") == "-"):
+			return nil, fmt.Errorf("no decoder fills the field %s of %v: it is not exported, or has the tag `json:\"-\"`", f.Name, typ)
 		case has && !hasText(f.Type):
 			return nil, fmt.Errorf("the field %s of %v is a %v, which is not a string, a number or a boolean; tag the fields inside it, or use KeyFunc", f.Name, typ, f.Type)
 		case has && tag == "key":
@@ -82,10 +82,7 @@ func hasText(typ reflect.Type) bool {
 	for typ.Kind() == reflect.Pointer {
 		typ = typ.Elem()
 	}
-	switch kind := typ.Kind(); {
-	case typ.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return true
-	default:
-		return kind == reflect.String || reflect.Bool <= kind && kind <= reflect.Float64 && kind != reflect.Uintptr
-	}
+	kind := typ.Kind()
+	return kind == reflect.String || reflect.Bool <= kind && kind <= reflect.Float64 ||
+		reflect.PointerTo(typ).Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }

@@ -157,6 +157,9 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 	type unexported struct {
 		id string `lock:"key"` //nolint:unused // it is refused
 	}
+	type left struct {
+		ID string `json:"-" lock:"key"`
+	}
 	type misspelt struct {
 		ID string `lock:"kye"`
 	}
@@ -179,6 +182,7 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[none]("x"))}, "has no field with the tag"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[slices]("x"))}, "is a []string, which is not a string, a number or a boolean"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[unexported]("x"))}, "is not exported"},
+		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[left]("x"))}, "no decoder fills the field ID"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[misspelt]("x"))}, "write `lock:\"key\"`"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[payload](""))}, "give what comes before the fields"},
 		{[]asynqlock.Option{on(asynqlock.Drop(), asynqlock.Archive())}, "Drop and Archive contradict each other"},

@@ -68,9 +68,7 @@ func newQueue(t *testing.T) *queue {
 func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
 	l, err := locker.New(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	must(q.t, err)
 	q.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
@@ -84,9 +82,7 @@ func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 func (q *queue) enqueue(typename, payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	q.t.Helper()
 	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask(typename, []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	must(q.t, err)
 	return info
 }
 
@@ -98,9 +94,7 @@ func (q *queue) state(id string) string {
 	if errors.Is(err, asynq.ErrTaskNotFound) {
 		return "gone"
 	}
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	must(q.t, err)
 	return fmt.Sprintf("%v after %d retries", info.State, info.Retried)
 }
 
@@ -124,10 +118,22 @@ func (q *queue) run(mux *asynq.ServeMux, cfg asynq.Config, handler asynq.Handler
 	q.t.Helper()
 	mux.Handle("job", handler)
 	s := asynq.NewServerFromRedisClient(q.redis, cfg)
-	if err := s.Start(mux); err != nil {
-		q.t.Fatal(err)
-	}
+	must(q.t, s.Start(mux))
 	q.t.Cleanup(s.Shutdown)
+}
+
+// stoppable runs a server with the Guard g, and returns it, so that the test can stop it. Shutdown
+// waits for tasks for the given time.
+func (q *queue) stoppable(g *asynqlock.Guard, waits time.Duration, handler asynq.Handler) *asynq.Server {
+	q.t.Helper()
+	mux := asynq.NewServeMux()
+	mux.Use(g.Middleware)
+	mux.Handle("job", handler)
+	cfg := promptConfig(asynq.Config{}, q.name)
+	cfg.ShutdownTimeout = waits
+	s := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
+	must(q.t, s.Start(mux))
+	return s
 }
 
 // errorRecorder is a middleware outside of the Guard that records the errors that it gets.
@@ -165,23 +171,20 @@ type work struct {
 	started chan string // receives the ID of each task that begins
 	end     chan struct{}
 
-	mu      sync.Mutex
-	now     int
-	most    int // the largest number of tasks that ran at the same time
-	runs    int
-	retried []int
+	mu   sync.Mutex
+	now  int
+	most int // the largest number of tasks that ran at the same time
+	runs int
 }
 
 func newWork() *work { return &work{started: make(chan string, 100), end: make(chan struct{}, 100)} }
 
 func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
-	n, _ := asynq.GetRetryCount(ctx)
 	w.mu.Lock()
 	w.now++
 	w.runs++
 	w.most = max(w.most, w.now)
-	w.retried = append(w.retried, n)
 	w.mu.Unlock()
 	w.started <- id
 	<-w.end
@@ -242,8 +245,6 @@ func guard(t testing.TB, l locker.Locker, policies ...asynqlock.Policy) *asynqlo
 func guardOf(t testing.TB, l locker.Locker, opts ...asynqlock.Option) *asynqlock.Guard {
 	t.Helper()
 	g, err := asynqlock.New(l, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return g
 }

@@ -112,20 +112,11 @@ func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 // queue. The handler closes begun, and fails when end is closed.
 func (q *queue) serveUntilGivenBack(g *asynqlock.Guard, begun, end chan struct{}) *asynq.Server {
 	q.t.Helper()
-	mux := asynq.NewServeMux()
-	mux.Use(g.Middleware)
-	mux.HandleFunc("job", func(context.Context, *asynq.Task) error {
+	return q.stoppable(g, time.Millisecond, asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		close(begun)
 		<-end
 		return errors.New("it fails after all")
-	})
-	cfg := promptConfig(asynq.Config{}, q.name)
-	cfg.ShutdownTimeout = time.Millisecond
-	server := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
-	if err := server.Start(mux); err != nil {
-		q.t.Fatal(err)
-	}
-	return server
+	}))
 }
 
 func testGivenBack(t *testing.T, retries int) {
@@ -171,20 +162,9 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 			q, store := newQueue(t), lockertest.NewMemory()
 			holder := lockertest.NewLocker(t, store)
 			lease, err := holder.Acquire(t.Context(), locker.Rule{Key: busyKey})
-			if err != nil {
-				t.Fatal(err)
-			}
-			g := guard(t, lockertest.NewLocker(t, store), tc.policies...)
-			mux := asynq.NewServeMux()
-			mux.Use(g.Middleware)
+			must(t, err)
 			w := newWork()
-			mux.Handle("job", w)
-			cfg := promptConfig(asynq.Config{}, q.name)
-			cfg.ShutdownTimeout = time.Millisecond
-			stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
-			if err := stopping.Start(mux); err != nil {
-				t.Fatal(err)
-			}
+			stopping := q.stoppable(guard(t, lockertest.NewLocker(t, store), tc.policies...), time.Millisecond, w)
 			id := q.enqueue("job", `{"account":"42"}`, asynq.MaxRetry(tc.retries), asynq.Retention(time.Hour)).ID
 			await(t, "it waits", func() bool {
 				info, err := holder.Inspect(t.Context(), busyKey)
@@ -194,9 +174,7 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 			if got := q.state(id); got != "pending after 0 retries" {
 				t.Errorf("it is %s", got)
 			}
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lease.Release(t.Context()))
 			w.end <- struct{}{}
 			q.serve(guard(t, lockertest.NewLocker(t, store), tc.policies...), asynq.Config{}, w)
 			await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })

@@ -81,9 +81,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			} else {
 				await(t, "it is put off", func() bool { return len(see.problems()) > 0 })
 			}
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, lease.Release(t.Context()))
 			var id string
 			select {
 			case id = <-ran:
@@ -98,9 +96,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			}
 			await(t, "it is completed", func() bool { return strings.HasPrefix(q.state(id), "completed") })
 			end, err := q.inspector.GetTaskInfo(q.name, id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if end.Retried != tc.retried {
 				t.Errorf("%d of %d retries used; %d were used before", end.Retried, end.MaxRetry, tc.retried)
 			}
@@ -129,9 +125,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 			t.Parallel()
 			q, store := newQueue(t), lockertest.NewMemory()
 			lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer lease.Release(t.Context()) //nolint:errcheck // the lock is in memory
 			told := make(chan error, 10)
 			cfg := promptConfig(asynq.Config{

@@ -95,7 +95,7 @@ func (r *record) payloads() []string {
 
 func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + `}` }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -126,55 +126,70 @@ func (q *queue) gated(g *asynqlock.Guard, work *record, queues ...string) (open 
 	return open
 }
 
-// Ten tasks share a key, and each works for 100 ms. They need little more than a second, and run in
-// the order of their arrival. Without waking they need a pause each.
-func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
+// Tasks share a key, and each works for 100 ms. They need little more than that, and run in the order
+// of their arrival: over two queues, and also if some come back because their pauses are over.
+// Without waking they need a pause each.
+func TestTasksOfAHotKeyFollowEachOtherInOrder(t *testing.T) {
 	t.Parallel()
-	q, work := newQueue(t), &record{duration: 100 * time.Millisecond}
-	open := q.gated(q.wakingGuard(), work)
-	const all = 10
-	for n := range all - 1 {
-		q.putOff(n+1, q.name)
+	for name, tc := range map[string]struct {
+		all    int
+		snooze time.Duration
+	}{"ten tasks": {10, longest}, "tasks that come back": {40, time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q, work := newQueue(t), &record{duration: 100 * time.Millisecond}
+			low := q.name + "-low"
+			open := q.gated(q.wakingGuard(asynqlock.Snooze(tc.snooze)), work, low)
+			for n := range tc.all - 1 {
+				q.putOff(n+1, []string{low, q.name}[n%2])
+			}
+			began := time.Now()
+			open()
+			awaitFor(t, time.Minute, "all have run", func() bool { return len(work.payloads()) == tc.all })
+			took := time.Since(began)
+			t.Logf("%d tasks of 100 ms took %v", tc.all, took)
+			if took > promptly { // ten tasks take 1 s to 2 s on an idle machine
+				t.Errorf("%d tasks of 100 ms took %v", tc.all, took)
+			}
+			for n, payload := range work.payloads() {
+				if payload != numbered(n) {
+					t.Fatalf("task %d of %v was not the one that came as the %dth", n, work.payloads(), n)
+				}
+			}
+			if work.most != 1 {
+				t.Errorf("%d ran at a time", work.most)
+			}
+		})
 	}
-	began := time.Now()
-	open()
-	await(t, "all have run", func() bool { return len(work.payloads()) == all })
-	took := time.Since(began)
-	t.Logf("%d tasks of 100 ms took %v", all, took)
-	if took > promptly { // 2 s on an idle machine
-		t.Errorf("%d tasks of 100 ms took %v", all, took)
-	}
-	checkOrder(t, work, all)
 }
 
-// checkOrder checks that tasks 0 to all-1 ran in this order, one at a time.
-func checkOrder(t *testing.T, work *record, all int) {
-	t.Helper()
-	payloads := work.payloads()
-	for n := range all {
-		if payloads[n] != numbered(n) {
-			t.Fatalf("task %d of %v was not the one that came as the %dth", n, payloads, n)
-		}
-	}
-	if work.most != 1 {
-		t.Errorf("%d ran at a time", work.most)
-	}
+// lateLocker releases the key after a task has found it busy, and before the task is in line.
+type lateLocker struct {
+	locker.Locker
+	release func()
 }
 
-// Tasks that are put off keep their order, even if there are many, in different queues, and if they
-// come back when their pauses are over.
-func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
-	t.Parallel()
-	q, work := newQueue(t), &record{duration: 20 * time.Millisecond}
-	low := q.name + "-low"
-	open := q.gated(q.wakingGuard(asynqlock.Snooze(time.Second)), work, low)
-	const all = 60
-	for n := range all - 1 {
-		q.putOff(n+1, []string{low, q.name}[n%2])
+func (l *lateLocker) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	lease, err := l.Locker.Acquire(ctx, r)
+	if errors.Is(err, locker.ErrBusy) {
+		l.release()
 	}
-	open()
-	awaitFor(t, 2*time.Minute, "all have run", func() bool { return len(work.payloads()) == all })
-	checkOrder(t, work, all)
+	return lease, err
+}
+
+// The holder saw no task in line, so it called nobody. The task must look at the key again.
+func TestATaskLooksAtTheKeyAgainWhenItIsInLine(t *testing.T) {
+	t.Parallel()
+	q, work := newQueue(t), &record{}
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	l := &lateLocker{q.locker(), sync.OnceFunc(func() { must(t, lease.Release(context.Background())) })}
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(longest)))
+	q.stop(g)
+	q.workers(g, 1, work)
+	q.enqueue("job", numbered(0))
+	awaitFor(t, promptly, "it has run", func() bool { return len(work.payloads()) == 1 })
 }
 
 // A holder that is no task calls nobody. The pause of the first task decides when the tasks go on.
@@ -303,11 +318,7 @@ func TestTheTasksOfAStoppedProcessFollowItsLastTask(t *testing.T) {
 	t.Parallel()
 	q, work := newQueue(t), newWork()
 	old := q.wakingGuard(asynqlock.Snooze(longest))
-	mux := asynq.NewServeMux()
-	mux.Use(old.Middleware)
-	mux.Handle("job", work)
-	server := asynq.NewServerFromRedisClient(q.redis, old.Configure(promptConfig(asynq.Config{ShutdownTimeout: patience}, q.name)))
-	must(t, server.Start(mux))
+	server := q.stoppable(old, patience, work)
 	q.enqueue("job", numbered(0))
 	next(t, work)
 	for n := range 2 {
