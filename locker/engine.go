@@ -94,7 +94,7 @@ var _ Locker = (*Engine)(nil)
 
 // Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, Acquire
 // returns within 250 ms, even while a call to the server hangs: at once, except for a call that
-// runs on this goroutine. A call without an answer is undone in the background. The end of ctx does
+// runs on this goroutine. [New] says for which clients such a call may take longer. A call without an answer is undone in the background. The end of ctx does
 // not end a lease that was granted. For work that must end with the lease, use [Run] or
 // Lease.Context.
 //

@@ -17,7 +17,8 @@ const releaseWithin = 2 * time.Second
 // after ctx has ended. Release uses only the values of ctx, not its cancellation, and takes nil for
 // context.Background(). If ctx panics, the lock is released all the same. A second call returns the
 // result of the first call. Release takes at most 2 s. When the server has not answered by then,
-// the release is repeated in the background until it is confirmed or the lease has run out.
+// the release is repeated in the background until it is confirmed or the lease has run out. [New]
+// says for which clients Release may take longer.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.

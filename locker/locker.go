@@ -16,8 +16,8 @@ import (
 // Locker is safe for concurrent use.
 type Locker interface {
 	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends,
-	// Acquire returns within 250 ms, even while a call to the server hangs. The end of ctx does not
-	// end a lease that was granted. When ctx has a lease of the same key from this Locker, Acquire
+	// Acquire returns within 250 ms, even while a call to the server hangs; [New] says for which
+	// clients there is an exception. The end of ctx does not end a lease that was granted. When ctx has a lease of the same key from this Locker, Acquire
 	// does not wait for its own caller: it fails with [ErrSelfDeadlock], except on a Locker of
 	// [NewReentrant], and except for units of a semaphore that are not the caller's own. The error
 	// is an [*Error].
@@ -143,7 +143,8 @@ func (e *Engine) Check(rule Rule) error {
 // Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
 // context of fn ends with ctx or with the lease, whichever ends first. context.Cause says whether
 // ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
-// does not prevent the release.
+// does not prevent the release. While the server hangs, the release takes at most 2 s; [New] says
+// for which clients it may take longer.
 //
 // When the lock was not taken, the error is the error of Acquire, and fn was not called. A Run
 // inside a Run with the same key, under its context, fails with [ErrSelfDeadlock]: see

@@ -127,6 +127,13 @@ func noNotices() *maintnotifications.Config {
 // If another server takes over, that server may not know the newest leases, and then these leases
 // are lost. See [WithReplicaAck], and let the database check the fence. Nothing is sent before the
 // first lock is taken. Close c only after the Locker.
+//
+// Whoever calls this Locker is back within 250 ms of the end of its ctx if c has
+// ContextTimeoutEnabled. With a client without it, a call that was under way when its server or its
+// connection stopped answering is back when go-redis gives it up: its time-outs for pool, dial,
+// write and read are 5 s each by default. This concerns Acquire, and the release of [Run] and
+// Lease.Release; Drain and Close wait for such a release until their own ctx ends. Such a call holds
+// up no renewal and no caller of another key.
 func New(c Client, opts ...SingleOption) (*Engine, error) {
 	return newOnRedis("New", c, opts, 0, redisstore.New)
 }

@@ -123,6 +123,8 @@ func (p *place) abandon(q *calls.Future) {
 // eventOf converts g, an answer of the Store, to an event of the token.
 func (p *place) eventOf(g store.Grant) tokenEvent {
 	switch {
+	case g.Doubled:
+		return callLost // of one of the two calls
 	case g.State == store.Granted:
 		return answerGranted
 	case g.State != store.Busy:

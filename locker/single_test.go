@@ -510,34 +510,3 @@ func TestNewSingleRefusesARing(t *testing.T) {
 
 // endCallsWithContext makes go-redis end a call when its context ends.
 func endCallsWithContext(o *redis.Options) { o.ContextTimeoutEnabled = true }
-
-func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	warned := func(c locker.Client) (n int) {
-		var recorder lockertest.Recorder
-		l, err := locker.New(c, locker.WithObserver(&recorder))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			release(t, acquire(t, l, locker.Rule{Key: "warned"}))
-		}
-		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings have been delivered
-			t.Fatal(err)
-		}
-		for _, w := range recorder.Warnings() {
-			if w.Code == "calls-by-goroutine" {
-				n++
-			}
-		}
-		return n
-	}
-	short := func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond }
-	if warned(server.Client(t)) != 1 || warned(server.Client(t, endCallsWithContext)) != 0 || warned(server.Client(t, short)) != 0 {
-		t.Error("a default client is warned of once, and one that ends its calls is not")
-	}
-	if warned(struct{ *redis.Client }{server.Client(t)}) != 0 {
-		t.Error("a wrapper is warned of, for which the option changes nothing")
-	}
-}

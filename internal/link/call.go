@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,11 +13,11 @@ import (
 )
 
 // A Class is the urgency of a call. The class decides which calls go first when not all calls fit
-// into a flight.
+// into a batch.
 type Class uint8
 
 // The classes, the most urgent first. No class starves: there are at most as many renewals and
-// releases as holds, and every flight has room for some undos.
+// releases as holds, and every batch has room for some undos.
 const (
 	Renewal Class = iota // renewals, confirmations, extensions
 	Release              // releases
@@ -45,8 +46,15 @@ type Call struct {
 	Acked  bool // the caller needs [Call.Acks]
 
 	// Together is the script that makes this call and other calls of the same kind at once, if they
-	// travel in one flight. Together is nil if there is no such script.
+	// travel in one batch. Together is nil if there is no such script.
 	Together *Together
+
+	// Repeatable is set if the node may execute the call twice. If such a call has no answer for a
+	// quarter of a second, it is sent again over another connection. Repeatable reports whether the
+	// answer to the second call is also the answer to both.
+	Repeatable func(answer string) bool
+	// Patience is for how long an answer is of use, if that is longer than a second; at most 5 s.
+	Patience time.Duration
 
 	// Receiver gets the answered call; nil: the answer is dropped.
 	Receiver Receiver
@@ -56,6 +64,8 @@ type Call struct {
 	hops   int8            // how many times the call was sent on to another node
 	asking bool            // ASKING must come first, because the slot is moving to the node
 	fate   atomic.Int32
+
+	doubled atomic.Bool // the call was sent again, or is about to be
 
 	make func() []any // makes the words of each attempt; nil: Words are used
 
@@ -68,7 +78,7 @@ type Call struct {
 // A Receiver receives the answers of calls.
 type Receiver interface {
 	// Receive gets a call that was answered. It runs on a goroutine of [Links.Pool], or on
-	// the goroutine that sends a direct call, and must not block.
+	// the goroutine that makes the call, and must not block.
 	Receive(c *Call)
 }
 
@@ -85,10 +95,10 @@ func (s signal) Receive(*Call) { s <- struct{}{} }
 
 // These are the states (fates) of a call. The goroutine that is first to change the state
 // decides what becomes of the call. For example, a caller may leave at the moment when the
-// flight starts, or when the answer comes.
+// batch starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
-	listed                // waits for a flight: the caller can take it back
+	listed                // waits for a batch: the caller can take it back
 	underWay              // may have been sent
 	answered
 	left
@@ -100,6 +110,10 @@ func (c *Call) Answer() (string, error) { return c.text, c.err }
 // Acks returns the number of replicas that have acknowledged the call's writes, or an error when
 // that number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
+
+// Doubled reports whether the call was sent twice. Then the second call may still arrive at the node
+// after the answer to the first one. Doubled may be called in Receive.
+func (c *Call) Doubled() bool { return c.doubled.Load() }
 
 // Values returns the context that the call was given with.
 func (c *Call) Values() context.Context { return c.values }
@@ -150,6 +164,9 @@ func (c *Call) refuse(err error) {
 }
 
 func (c *Call) deliver(text string, err error) {
+	if err != nil && c.doubled.Load() && !errors.Is(err, ErrNoAnswer) {
+		err = fmt.Errorf("%w; one of two calls ended with: %v", ErrNoAnswer, err) //nolint:errorlint // the error of one call proves nothing about the other
+	}
 	c.text, c.err = text, err
 	if c.Receiver != nil {
 		c.Receiver.Receive(c)

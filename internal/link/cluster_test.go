@@ -139,7 +139,7 @@ func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
 	if _, err := c.Answer(); !errors.Is(err, ErrNoState) {
 		t.Errorf("the call ended with %v", err)
 	}
-	if took := time.Since(began); took > flightFor+busy {
+	if took := time.Since(began); took > answerFor+busy {
 		t.Errorf("it ended after %v", took)
 	}
 	server.Resume()

@@ -23,7 +23,7 @@ type fake struct {
 	obeys   bool
 	stopped chan struct{} // closed when the fake continues; nil: the fake is not stopped
 	err     error
-	flights [][]string // the commands that were sent together
+	sent    [][]string // the commands that were sent together
 	most    int        // the largest number of commands or pipelines that were under way together
 	now     int
 }
@@ -41,10 +41,10 @@ func (f *fake) resume() {
 	f.stopped = nil
 }
 
-func (f *fake) sentFlights() [][]string {
+func (f *fake) sentTogether() [][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([][]string(nil), f.flights...)
+	return append([][]string(nil), f.sent...)
 }
 
 func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
@@ -53,7 +53,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
 		words = append(words, cmd.Args()[1].(string))
 	}
-	f.flights = append(f.flights, words)
+	f.sent = append(f.sent, words)
 	f.now++
 	f.most = max(f.most, f.now)
 	stopped, delay, err := f.stopped, f.delay, f.err
@@ -155,7 +155,9 @@ func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, l
 		ls := New(f, Options{})
 		if pipes {
 			ls.single.pipe, ls.single.plain.pipe, ls.single.plain.usual = piped{f}, piped{f}, 1
-			ls.single.bounded = direct
+			if direct {
+				ls.single.ends = endsWithContext
+			}
 		}
 		test(t, f, ls)
 		synctest.Wait()

@@ -3,7 +3,9 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,53 +25,99 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
+// The limits of a link. Each test of internal/link names those that it measures.
 const (
-	// promptWithin is the longest time that an answer may take if the next single call is to be
-	// direct.
+	// promptWithin is the longest time that an answer may take if the next call is to be made on its
+	// caller's goroutine.
 	promptWithin = 20 * time.Millisecond
-	// directFor is the longest time-out of a direct call, and flightFor is the shortest
-	// time-out of a flight. All calls that begin in one window (50 ms) end together. So the
-	// time-out of a direct call may be up to 50 ms shorter, and that of a flight up to 50 ms
-	// longer.
-	directFor = 200 * time.Millisecond
-	flightFor = time.Second
-	// mostDirect is the largest number of direct calls that are under way together. If there are
-	// more callers, flights cost less than a connection for each caller.
-	mostDirect = 8
-	// probationAnswers is how many answers must come within promptWithin, after a direct call
-	// without an answer, until there are direct calls again. Each such call costs a connection,
-	// and a node that is slow, or a process that has little CPU time, is prompt now and then.
+	// A link looks this often at its batches.
+	lookEvery = 10 * time.Millisecond
+	// sharedFor is how long batches join the same context.
+	sharedFor = 50 * time.Millisecond
+	// aloneFor bounds a call on its caller's goroutine, and so does the context that it shares: the
+	// caller is back within 250 ms.
+	aloneFor = 200 * time.Millisecond
+	// A question that has no answer for askAgainAfter is sent once more, each time.
+	askAgainAfter = 250 * time.Millisecond
+	// answerFor is how long a batch may take, without the time for replicas.
+	answerFor = time.Second
+	// connectFor is how much longer a batch that was given up may last. A call over a new connection
+	// needs several round trips, because the connection must be set up first. If each of them takes
+	// a third of a second, the call is given up, but the connection serves the next calls.
+	connectFor = 2 * time.Second
+	// mostPatience is the longest Patience that has an effect.
+	mostPatience = 5 * time.Second
+	// mostAlone is how many calls may be on their callers' goroutines at the same time. When more
+	// callers meet, their calls go by batches, until two batches in a row have together at most so
+	// many calls. Four callers and fewer are faster alone, and eight are faster with one script for
+	// several calls.
+	mostAlone = 4
+	// staleAfter and stuckAfter are for a client that does not end a call with its context: a call
+	// is not made on its caller's goroutine if the node's last answer is older than staleAfter, or
+	// if such a call has been under way for stuckAfter. Connections that were idle may be dead.
+	staleAfter = 5 * time.Second
+	stuckAfter = 250 * time.Millisecond
+	// probationAnswers is how many answers must come within promptWithin, after a call without an
+	// answer on its caller's goroutine, until there are such calls again. Each such call costs a
+	// connection, and a node that is slow, or a process that has little CPU time, is prompt now and
+	// then.
 	probationAnswers = 32
-	// mostHung is the largest number of hung flights.
-	mostHung = 64
-	// mostListed is the largest number of calls that wait to be sent.
-	mostListed = 1 << 16
+	mostActive       = 16       // the largest number of batches under way, without those that were given up
+	mostHung         = 64       // the largest number of batches that were given up and have not come back
+	mostListed       = 1 << 16  // the largest number of calls that wait to be sent
+	mostCalls        = 128      // the largest number of calls in a batch
+	mostBytes        = 32 << 10 // the approximate largest size of a batch in bytes
+	largeCall        = 2 << 10  // the approximate size in bytes of a renewal of 50 leases
+	undoCalls        = 16       // the number of calls in each batch that are reserved for undos
 )
 
 // link makes all calls to one node through one client.
 type link struct {
-	owner   *Links
-	client  Client
-	pipe    pipeliner // nil: each flight has only one call
-	bounded bool      // the client ends a call with its context, so callers may make direct calls
-	most    int       // the largest number of flights that may hang
-	chores  calls.Chores
+	owner  *Links
+	client Client
+	pipe   pipeliner // nil: each batch has only one call
+	ends   ending    // how the client ends a call
+	most   int       // the largest number of batches that may hang
+	chores calls.Chores
 
 	mu        sync.Mutex
-	plain     lane    // lane of the calls that need no acknowledgement
-	acked     lane    // lane of the calls that replicas must acknowledge
-	directs   windows // the contexts of direct calls
-	direct    int     // number of direct calls under way
-	crowd     int     // number of calls in the last flight that has landed
-	prompt    bool    // the last answer came within promptWithin, and no flight hangs
-	probation int     // how many answers must be prompt until the next direct call
-	hung      int     // number of flights that were given up and have not returned
-	forgotten bool    // the link was forgotten; a later call uses a new link
-	adding    int     // how many calls of addChore are under way
+	plain     queue                // the calls that need no acknowledgement
+	acked     queue                // the calls that replicas must acknowledge
+	brief     contexts             // the contexts of calls on their callers' goroutines
+	alone     [mostAlone]time.Time // when these calls began; zero: a free place
+	sizes     [2]int               // number of calls in the last two batches that have landed
+	prompt    bool                 // the last answer came within promptWithin, and no batch hangs
+	answered  time.Time            // when the last answer came
+	probation int                  // how many answers must be prompt until a call is on its caller's goroutine again
+	hung      int                  // number of batches that were given up and have not returned
+	failure   error                // why calls since the last answer had none; may be nil
+	forgotten bool                 // the link was forgotten; a later call uses a new link
+	adding    int                  // how many calls of addChore are under way
 	trips     trips
 
-	failure  atomic.Pointer[error] // why the last call has no reply; nil: it has one
-	separate atomic.Int32          // the number of further flights in which each call is made by itself: see Together
+	separate atomic.Int32 // the number of further batches in which each call is made by itself: see Together
+}
+
+// ending is how a client ends a call that has no answer.
+type ending uint8
+
+const (
+	endsUnknown     ending = iota // perhaps never
+	endsByTimeout                 // after the time-outs in its options
+	endsWithContext               // with the context, or after at most aloneFor
+)
+
+// endingOf returns how a client with the options o ends a call. go-redis has turned a time-out of
+// -1 in the options into 0, which is none, and -2 into -1, which also ignores contexts.
+func endingOf(o *redis.Options) ending {
+	brief := func(d time.Duration) bool { return d > 0 && d <= aloneFor }
+	switch {
+	case o.ContextTimeoutEnabled && o.ReadTimeout != -1 && o.WriteTimeout != -1, brief(o.ReadTimeout) && brief(o.WriteTimeout):
+		return endsWithContext
+	case !o.ContextTimeoutEnabled && o.ReadTimeout > 0 && o.WriteTimeout > 0:
+		return endsByTimeout
+	}
+	return endsUnknown
 }
 
 func newLink(owner *Links, c Client) *link {
@@ -78,60 +126,34 @@ func newLink(owner *Links, c Client) *link {
 	// client may have its own Process.
 	if own, ok := c.(*redis.Client); ok {
 		options := own.Options()
-		l.pipe, l.bounded = own, bounded(options)
+		l.pipe, l.ends = own, endingOf(options)
 		if options.PoolSize > 0 {
 			l.most = max(min(mostHung, options.PoolSize/2), 1) // the user's calls need the other half of the pool
 		}
 	}
 	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.OfQuorum}
-	l.directs.life = directFor
-	l.plain = lane{link: l, most: 16, usual: 1, pipe: l.pipe}
-	l.plain.windows = windows{life: flightFor + windowLength, onEnd: l.plain.giveUp}
+	l.brief.life = aloneFor
+	l.plain.init(l, false, l.pipe, answerFor)
 	if l.pipe == nil {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
-		l.acked = lane{link: l, acked: true, most: 16, usual: 8, pipe: pipe}
-		l.acked.windows = windows{life: owner.options.Within + flightFor + windowLength, onEnd: l.acked.giveUp}
+		l.acked.init(l, true, pipe, owner.options.Within+answerFor)
+		l.acked.usual = 8
 	}
 	return l
 }
 
-// CallsByGoroutine reports whether the calls of a client need another goroutine only because the
-// client's options set no time-out.
-func CallsByGoroutine(c Client) bool {
-	switch c := c.(type) { // only the exact type: see the package's comment, on clients with their own Process
-	case *redis.Client:
-		return !bounded(c.Options())
-	case *redis.ClusterClient:
-		o := c.Options()
-		return !bounded(&redis.Options{
-			ContextTimeoutEnabled: o.ContextTimeoutEnabled, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
-		})
-	}
-	return false
-}
-
-// bounded reports whether the client itself ends a call at its time-out. A client turns a time-out
-// of -2 in its options into -1, and then sets no deadlines at all.
-func bounded(o *redis.Options) bool {
-	if o.ContextTimeoutEnabled {
-		return o.ReadTimeout != -1 && o.WriteTimeout != -1
-	}
-	short := func(d time.Duration) bool { return d > 0 && d <= directFor }
-	return short(o.ReadTimeout) && short(o.WriteTimeout)
-}
-
-// lane returns the link's lane for the call c.
-func (l *link) lane(c *Call) *lane {
+// queueOf returns the link's queue for the call c.
+func (l *link) queueOf(c *Call) *queue {
 	if c.Acked {
 		return &l.acked
 	}
 	return &l.plain
 }
 
-// enlist adds c to the list for the next flight, which usually begins at once.
+// enlist adds c to the calls that wait for the next batch, which usually begins at once.
 func (l *link) enlist(c *Call) {
 	if err := l.list(c); err == errForgotten {
 		l.owner.linkTo(l.client.(*redis.Client)).enlist(c)
@@ -146,99 +168,140 @@ var errForgotten = errors.New("the link is gone")
 func (l *link) list(c *Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
+	switch q := l.queueOf(c); {
 	case l.forgotten:
 		return errForgotten
-	case l.hung >= l.most:
-		return ErrHangs
+	case l.hung >= l.mostFor(c.Class), q.n >= mostListed:
+		return l.unanswered(ErrHangs)
+	default:
+		q.add(c)
+		return nil
 	}
-	lane := l.lane(c)
-	if lane.n >= mostListed {
-		return ErrHangs
-	}
-	lane.queues[c.Class] = append(lane.queues[c.Class], c)
-	if lane.n++; lane.flying < lane.usual {
-		lane.begin(time.Now())
-	} else {
-		lane.scheduleExtra(lane.oldestTime().Add(promptWithin))
-	}
-	return nil
 }
 
-// tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
-// and few calls are under way. The result is false when the call needs a flight.
-func (l *link) tryDirect(c *Call) bool {
-	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
+// mostFor returns how many batches may hang when a call of the class is sent. A renewal may still
+// save its lease, so it is refused later than new calls.
+func (l *link) mostFor(class Class) int {
+	if class == Renewal {
+		return l.most + (l.most+1)/2
+	}
+	return l.most
+}
+
+// makeRoom is called when batches were given up. It begins the batches that may begin now. When too
+// many batches hang, it returns the calls that wait, which must be refused.
+func (l *link) makeRoom(now time.Time) (refused []*Call) {
+	for _, q := range []*queue{&l.plain, &l.acked} {
+		for class := range q.waiting {
+			if l.hung >= l.mostFor(Class(class)) {
+				refused = append(refused, q.waiting[class]...)
+				q.drop(class, len(q.waiting[class]))
+			}
+		}
+		for q.n > 0 && q.active < q.usual {
+			q.begin(now)
+		}
+	}
+	return refused
+}
+
+// runAlone makes the call on its caller's goroutine, if it may. The result is false when the call
+// must wait for a batch. The parameter awaited is true if the caller accepts that it is back only
+// when the client gives the call up.
+func (l *link) runAlone(c *Call, awaited bool) bool {
+	if l.ends == endsUnknown || l.ends == endsByTimeout && !awaited || c.Acked || c.asking || c.Class == Undo {
 		return false
 	}
 	l.mu.Lock()
-	if !l.prompt || l.probation > 0 || l.forgotten || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
+	place := l.placeFor(c)
+	if place < 0 {
 		l.mu.Unlock()
 		return false
 	}
-	l.direct++
-	w := l.directs.windowAt(c.sent)
+	l.alone[place] = c.sent
+	b := batch{queue: &l.plain, ctx: l.brief.join(c.sent)}
 	l.mu.Unlock()
 	if !c.markUnderWay() { // cannot happen, because no other goroutine could have changed the call's fate
 		panic("latchkit: a call was sent twice")
 	}
 	gotReply := false
 	defer func() { // deferred, because a hook may panic
+		now := time.Now()
 		l.mu.Lock()
-		l.direct--
-		l.recordTrip(time.Since(c.sent), gotReply)
-		if !gotReply {
+		l.alone[place] = time.Time{}
+		b.ctx.leave()
+		if l.record(now, now.Sub(c.sent), gotReply, b.failure); !gotReply {
 			l.probation = probationAnswers
 		}
 		l.mu.Unlock()
+		if !gotReply {
+			l.owner.reloadState()
+		}
 	}()
-	ctx := w.withValues(c.values)
-	text, err := l.sendOne(ctx, c, false)
-	if c.lacksScript(err) {
-		text, err = l.sendOne(ctx, c, true)
-	}
-	if gotReply = isReply(err); !gotReply {
-		l.owner.reloadState()
-	}
-	if !l.owner.redirect(c, err) {
-		c.end(text, err)
-	}
+	gotReply = b.transmit([]*Call{c})
 	return true
 }
 
-// sendOne sends the call c by itself, and returns the reply. With inFull, the call carries the
-// script's text.
-func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error) {
-	cmd := c.command(ctx, inFull)
-	text, err := resultOf(cmd, l.client.Process(ctx, cmd))
-	note(&l.failure, err)
-	return text, err
-}
-
-// note keeps err in failure until a server replies. The end of a call's time does not say why there
-// was no reply.
-func note(failure *atomic.Pointer[error], err error) {
-	if isReply(err) {
-		if failure.Load() != nil {
-			failure.Store(nil)
-		}
-	} else if !errors.Is(err, context.DeadlineExceeded) {
-		failure.Store(&err)
+// placeFor returns a free place for a call on its caller's goroutine, or -1 if the call must wait
+// for a batch. The caller holds l.mu.
+func (l *link) placeFor(c *Call) int {
+	if !l.prompt || l.probation > 0 || l.forgotten || l.sizes[0]+l.sizes[1] > mostAlone || l.plain.n > 0 || l.plain.active > 0 {
+		return -1
 	}
+	free := -1
+	for i, began := range l.alone {
+		if began.IsZero() {
+			free = i
+		} else if l.ends == endsByTimeout && c.sent.Sub(began) >= stuckAfter {
+			return -1
+		}
+	}
+	if free < 0 {
+		l.sizes = [2]int{mostAlone, mostAlone} // from now on batches, until few calls meet
+	}
+	if l.ends == endsByTimeout && c.sent.Sub(l.answered) >= staleAfter {
+		return -1
+	}
+	return free
 }
 
-// recordTrip records the duration of a round trip, took, and whether the node has replied. The
-// caller holds l.mu.
-func (l *link) recordTrip(took time.Duration, gotReply bool) {
+// record records what is known after a round trip that took the given time, and whether the node
+// has replied. If it has not, failure says why. The caller holds l.mu.
+func (l *link) record(now time.Time, took time.Duration, gotReply bool, failure error) {
+	l.noteFailure(gotReply, failure)
 	if l.prompt = gotReply && took < promptWithin && l.hung == 0; l.prompt && l.probation > 0 {
 		l.probation--
 	}
-	if gotReply && l.pipe != nil {
+	if !gotReply {
+		return
+	}
+	if l.answered = now; l.pipe != nil {
 		l.trips.recordTrip(took)
-		// If a round trip takes almost no time, one flight at a time is best. Otherwise several
-		// flights are under way together.
+		// If a round trip takes almost no time, one batch at a time is best. Otherwise several
+		// batches are under way together.
 		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
 	}
+}
+
+// noteFailure remembers why a call had no answer, until a call has one. That the time is over does
+// not say why.
+func (l *link) noteFailure(gotReply bool, err error) {
+	switch {
+	case gotReply:
+		l.failure = nil
+	case !errors.Is(err, context.DeadlineExceeded) && (l.failure == nil || !errors.Is(err, os.ErrDeadlineExceeded)):
+		l.failure = err
+	}
+}
+
+// unanswered returns err, the error of calls without an answer, together with the failure that the
+// link knows. The failure is only a text, because it may be that of other calls, and then proves
+// nothing about these calls. The caller holds l.mu.
+func (l *link) unanswered(err error) error {
+	if l.failure == nil {
+		return err
+	}
+	return fmt.Errorf("%w; the last error was: %v", err, l.failure) //nolint:errorlint // see above
 }
 
 // forget marks the link as forgotten if it is idle, and reports whether it was idle. A caller that
@@ -246,7 +309,7 @@ func (l *link) recordTrip(took time.Duration, gotReply bool) {
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgotten = l.forgotten || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
+	l.forgotten = l.forgotten || l.alone == [mostAlone]time.Time{} && l.hung == 0 && l.adding == 0 &&
 		l.plain.idle() && l.acked.idle() && l.chores.Idle()
 	return l.forgotten
 }
@@ -267,13 +330,13 @@ func (l *link) addChore(ch calls.Chore) bool {
 	return true
 }
 
-// stopTimers stops the timers of the link's lanes, and replaces the present window of direct calls.
-func (l *link) stopTimers() {
+// stop stops the timers of the link.
+func (l *link) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.plain.stopTimers()
-	l.acked.stopTimers()
-	l.directs.replacePresent()
+	l.plain.stop()
+	l.acked.stop()
+	l.brief.close()
 }
 
 // trips has the duration of the shortest of the last 256 to 511 round trips.

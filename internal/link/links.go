@@ -24,7 +24,7 @@ type Options struct {
 type Links struct {
 	client  Client
 	options Options
-	Pool    calls.Pool // the goroutines of the flights, and of what the links do besides; Close waits for them
+	Pool    calls.Pool // the goroutines of the batches, and of what the links do besides; Close waits for them
 
 	single  *link        // the link for all calls; nil: the calls go to the nodes of the Cluster
 	cluster Cluster      // nil: there is one server
@@ -32,11 +32,11 @@ type Links struct {
 	chores  calls.Chores // the chores whose key's node is not known yet
 	loaded  atomic.Bool  // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
-	failure atomic.Pointer[error] // why the Cluster's state was not loaded
 
 	mu      sync.Mutex
 	pending []*Call     // the calls that wait until the Cluster's state is loaded
 	loading bool        // a goroutine loads the Cluster's state
+	failure error       // why the Cluster's state was not loaded
 	overdue *time.Timer // runs when the pending calls must be refused; nil: no call is pending
 }
 
@@ -53,17 +53,22 @@ func New(c Client, o Options) *Links {
 	return ls
 }
 
-// Send makes a direct call if it can. A direct call has its answer when Send returns, after at most
-// 250 ms. Otherwise Send lists the call, as [Links.Put] does. Send uses the values of ctx, but not
-// its end. A caller that does not want to wait any more uses [Call.Leave].
-func (ls *Links) Send(ctx context.Context, c *Call) {
+// Send makes the call on the caller's goroutine, if few calls are under way and the node answers
+// soon: the package's comment says when Send then returns. Otherwise Send does what [Links.Put]
+// does. Send uses the values of ctx, but not its end. A caller that does not want to wait any more
+// uses [Call.Leave].
+func (ls *Links) Send(ctx context.Context, c *Call) { ls.send(ctx, c, true) }
+
+// send does the work of Send. If awaited is false, the caller must be back within 250 ms.
+func (ls *Links) send(ctx context.Context, c *Call, awaited bool) {
 	c.markListed(ctx, time.Now())
-	if l := ls.linkFor(c); l != nil && !l.tryDirect(c) {
+	if l := ls.linkFor(c); l != nil && !l.runAlone(c, awaited) {
 		l.enlist(c)
 	}
 }
 
-// Put lists the call for the next flight, and does not wait for the answer.
+// Put adds the call to those that wait for the next batch to its node, and does not wait for the
+// answer.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.markListed(ctx, time.Now())
 	if l := ls.linkFor(c); l != nil {
@@ -71,27 +76,12 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
-// Failure returns why the last call to the node of key has no reply, or nil. A client may need
-// longer than its caller has to find out, for example, that the node refuses connections. So the
-// next callers learn it here.
-func (ls *Links) Failure(key string) error {
-	failure := &ls.failure
-	if ls.single != nil {
-		failure = &ls.single.failure
-	} else if l := ls.servingLink(key); l != nil {
-		failure = &l.failure
-	}
-	if err := failure.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// Do sends the call and waits for its answer, or for the end of ctx.
+// Do sends the call and waits for its answer, or for the end of ctx. It is back within 250 ms of
+// the end of ctx.
 func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	answered := make(signal, 1)
 	c.Receiver = answered
-	ls.Send(ctx, c)
+	ls.send(ctx, c, false)
 	select {
 	case <-answered:
 		return c.Answer()
@@ -133,8 +123,26 @@ func (ls *Links) Close(ctx context.Context) (err error) {
 	if stopped := ls.Pool.Stop(ctx); err == nil {
 		err = stopped
 	}
-	ls.eachLink((*link).stopTimers)
+	ls.eachLink((*link).stop)
 	return err
+}
+
+// Failure returns why the last call to the node of key has no reply, or nil. A client may need
+// longer than its caller has to find out, for example, that the node refuses connections. So the
+// next callers learn it here.
+func (ls *Links) Failure(key string) error {
+	l := ls.single
+	if l == nil {
+		l = ls.servingLink(key)
+	}
+	if l == nil {
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		return ls.failure
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure
 }
 
 func (ls *Links) eachLink(f func(*link)) {
@@ -209,13 +217,13 @@ func (ls *Links) linkTo(node *redis.Client) *link {
 }
 
 // keepPending keeps the call c until the client knows the Cluster's state. The state is loaded on a
-// new goroutine, because the loading may hang. A call is kept no longer than a flight may take.
+// new goroutine, because the loading may hang. A call is kept no longer than a batch may take.
 func (ls *Links) keepPending(c *Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.pending = append(ls.pending, c)
 	if ls.overdue == nil {
-		ls.overdue = time.AfterFunc(flightFor, func() { ls.resolvePending(ErrNoState) })
+		ls.overdue = time.AfterFunc(answerFor, func() { ls.resolvePending(ErrNoState) })
 	}
 	if !ls.loading {
 		ls.loading = true
@@ -225,13 +233,12 @@ func (ls *Links) keepPending(c *Call) {
 
 // loadState makes the client load the Cluster's state.
 func (ls *Links) loadState() {
-	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
+	ctx, cancel := context.WithTimeout(context.Background(), answerFor)
 	defer cancel()
 	_, err := ls.cluster.MasterForKey(ctx, "")
 	ls.mu.Lock()
-	ls.loading = false
+	ls.loading, ls.failure = false, err
 	ls.mu.Unlock()
-	note(&ls.failure, err)
 	if err == nil {
 		ls.loaded.Store(true)
 	}
@@ -338,7 +345,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 // masterAt returns the client of the master at the address addr, or nil when no master has this
 // address.
 func (ls *Links) masterAt(addr string) *redis.Client {
-	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
+	ctx, cancel := context.WithTimeout(context.Background(), answerFor)
 	defer cancel()
 	found := make(chan *redis.Client, 1)
 	_ = ls.cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {

@@ -118,14 +118,17 @@ func sendTogether(t *testing.T, ls *Links, n int, key func(i int) string) (faile
 	return failed
 }
 
-func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) {
+func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientEndsIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		mod    func(*redis.Options)
-		direct bool
+		mod   func(*redis.Options)
+		alone bool
 	}{
-		"as go-redis comes": {func(*redis.Options) {}, false},
-		"with deadlines":    {boundCalls, true},
+		"as go-redis comes":    {func(*redis.Options) {}, true},
+		"without time-outs":    {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -1, -1 }, false},
+		"without a time-out":   {func(o *redis.Options) { o.WriteTimeout = -1 }, false},
+		"without any deadline": {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 }, false},
+		"with deadlines":       {boundCalls, true},
 		"with deadlines and no time-outs": {func(o *redis.Options) {
 			boundCalls(o)
 			o.ReadTimeout, o.WriteTimeout = -1, -1
@@ -134,7 +137,7 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 			boundCalls(o)
 			o.ReadTimeout, o.WriteTimeout = -2, -2
 		}, false},
-		"with short time-outs": {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = directFor, directFor }, true},
+		"with short time-outs": {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = aloneFor, aloneFor }, true},
 		"RESP2":                {func(o *redis.Options) { boundCalls(o); o.Protocol = 2 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,15 +147,18 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 			client.AddHook(s)
 			ls := newLinks(t, client, Options{})
 			made := func() bool {
-				if _, err := ls.Do(t.Context(), countCall("k")); err != nil {
+				c := countCall("k")
+				ls.Send(t.Context(), c)
+				<-done(c)
+				if _, err := c.Answer(); err != nil {
 					t.Fatal(err)
 				}
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				return slices.ContainsFunc(s.stacks, func(stack string) bool { return strings.Contains(stack, t.Name()[:10]) })
 			}
-			// On a busy machine an answer may take 20 ms, and then the next call gets a flight.
-			if c.direct {
+			// On a busy machine an answer may take 20 ms, and then the next call gets a batch.
+			if c.alone {
 				await(t, "a call is made on its caller's goroutine", made)
 				return
 			}
@@ -233,8 +239,8 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 // shorter than the time-outs of the connections in these tests.
 const busy = 2 * time.Second
 
-// When a server stalls, each direct call that reaches its time-out closes its connection. After
-// that, the next call opens a new connection. So only few calls may be direct.
+// When a server stalls, each call on its caller's goroutine that reaches its time-out closes its connection. After
+// that, the next call opens a new connection. So there may be only few such calls.
 func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []int{20, 300} {
@@ -328,12 +334,12 @@ func TestUnknownScriptsOfAFlightRunOnce(t *testing.T) {
 		}
 	}
 	if len(s.piped) == 0 {
-		t.Error("no flight had several calls")
+		t.Error("no batch had several calls")
 	}
 }
 
-// When a connection breaks during a flight, it is unclear whether the server has executed the
-// flight's calls. Such calls are not sent again.
+// When a connection breaks during a batch, it is unclear whether the server has executed the
+// batch's calls. Such calls are not sent again.
 func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -360,7 +366,7 @@ func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, mod := range map[string]func(*redis.Options){"direct": boundCalls, "by flight": func(*redis.Options) {}} {
+	for name, mod := range map[string]func(*redis.Options){"alone": boundCalls, "by batch": func(*redis.Options) {}} {
 		t.Run(name, func(t *testing.T) {
 			client := server.Client(t, mod)
 			client.AddHook(&spy{prefix: "mine:"})
@@ -394,7 +400,7 @@ func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, mod := range map[string]func(*redis.Options){"direct": boundCalls, "by flight": func(*redis.Options) {}} {
+	for name, mod := range map[string]func(*redis.Options){"alone": boundCalls, "by batch": func(*redis.Options) {}} {
 		client := server.Client(t, mod)
 		client.AddHook(&spy{prefix: "mine:"})
 		ls := newLinks(t, client, Options{})
@@ -481,7 +487,7 @@ func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	}
 }
 
-// One WAIT is enough for all writes of its flight.
+// One WAIT is enough for all writes of its batch.
 func TestOneWaitIsSentForEachFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")

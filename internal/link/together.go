@@ -24,9 +24,9 @@ type Together struct {
 const (
 	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// After a script has left out many calls, the next separateAfterLeftOut flights make each call
+	// After a script has left out many calls, the next separateAfterLeftOut batches make each call
 	// by itself. After the server has refused a script for several calls, the next
-	// separateAfterRefusal flights make each call by itself.
+	// separateAfterRefusal batches make each call by itself.
 	separateAfterLeftOut = 32
 	separateAfterRefusal = 1000
 )
@@ -152,7 +152,7 @@ func ownRefusal(err error) bool {
 }
 
 // leftOutOf returns the calls of the groups that a script has left out and whose callers still
-// wait. When there are many such calls, the next flights make each call by itself.
+// wait. When there are many such calls, the next batches make each call by itself.
 func (l *link) leftOutOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {

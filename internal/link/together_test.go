@@ -40,18 +40,18 @@ func jointCall(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Ask, Together: countsEach, Receiver: make(signal, 1)}
 }
 
-// sendJointly makes a jointCall for each name, all in one flight if possible. It returns the
+// sendJointly makes a jointCall for each name, all in one batch if possible. It returns the
 // answers and the errors.
 func sendJointly(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))
-	ls.single.mu.Lock() // while the mutex is locked, no flight begins, so the calls meet in one flight
+	ls.single.mu.Lock() // while the mutex is locked, no batch begins, so the calls meet in one batch
 	for i, name := range names {
 		if calls[i] = jointCall(name); i%2 == 1 {
 			calls[i] = jointCall(name, "x", "+")
 		}
 		calls[i].markListed(t.Context(), time.Now())
-		ls.single.plain.queues[Ask] = append(ls.single.plain.queues[Ask], calls[i])
+		ls.single.plain.waiting[Ask] = append(ls.single.plain.waiting[Ask], calls[i])
 		ls.single.plain.n++
 	}
 	ls.single.plain.begin(time.Now())
@@ -146,7 +146,7 @@ func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// When a script leaves out many calls, the next flights make each call by itself. Later flights
+// When a script leaves out many calls, the next batches make each call by itself. Later batches
 // try the script again.
 func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	t.Parallel()
@@ -154,7 +154,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	ls := newLinks(t, client, Options{})
 	s := &spy{}
 	client.AddHook(s)
-	flights := func(names []string) (commands int) {
+	batches := func(names []string) (commands int) {
 		s.mu.Lock()
 		s.names = nil
 		s.mu.Unlock()
@@ -163,16 +163,16 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 		}
 		return s.names["evalsha"] + s.names["eval"]
 	}
-	flights(namesWith(8, "")) // now the server knows the scripts
-	if n := flights(namesWith(8, "alone", 0, 1)); n < 3 {
+	batches(namesWith(8, "")) // now the server knows the scripts
+	if n := batches(namesWith(8, "alone", 0, 1)); n < 3 {
 		t.Fatalf("positive control: %d commands", n)
 	}
 	for i := range separateAfterLeftOut {
-		if n := flights(namesWith(8, "")); n != 8 {
-			t.Fatalf("flight %d: %d commands, not 8", i, n)
+		if n := batches(namesWith(8, "")); n != 8 {
+			t.Fatalf("batch %d: %d commands, not 8", i, n)
 		}
 	}
-	if n := flights(namesWith(8, "")); n != 1 {
+	if n := batches(namesWith(8, "")); n != 1 {
 		t.Errorf("%d commands, not 1", n)
 	}
 }
@@ -180,7 +180,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 // A call that was left out is not sent again if its caller has left.
 func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	t.Parallel()
-	f := &flight{lane: &lane{link: &link{}}}
+	f := &batch{queue: &queue{link: &link{}}}
 	stays, leaves := jointCall("a"), jointCall("b")
 	for _, c := range []*Call{stays, leaves} {
 		c.markListed(t.Context(), time.Now())
@@ -188,7 +188,7 @@ func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	}
 	leaves.Leave()
 	g := &group{members: []*Call{stays, leaves}, leftOut: []*Call{stays, leaves}}
-	if left := f.lane.link.leftOutOf([]*group{g}); len(left) != 1 || left[0] != stays {
+	if left := f.queue.link.leftOutOf([]*group{g}); len(left) != 1 || left[0] != stays {
 		t.Errorf("%d calls are left", len(left))
 	}
 }
@@ -254,16 +254,16 @@ func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{"a\nb", ""} {
-		f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
+		f := &batch{queue: &queue{link: &link{owner: &Links{}}}}
 		calls := make([]*Call, fewest)
 		for i := range calls {
 			calls[i] = jointCall(fmt.Sprint(i))
 			calls[i].markListed(t.Context(), time.Now())
 			calls[i].markUnderWay()
 		}
-		_, groups := f.lane.link.gather(calls)
+		_, groups := f.queue.link.gather(calls)
 		groups[0].end(said, nil)
-		if left := f.lane.link.leftOutOf(groups); left != nil {
+		if left := f.queue.link.leftOutOf(groups); left != nil {
 			t.Fatalf("%q: %d calls are sent again", said, len(left))
 		}
 		for _, c := range calls {

@@ -66,6 +66,7 @@ func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant,
 		return store.Grant{}, Refused(err)
 	}
 	g, err := q.read(q, text)
+	g.Doubled = c.Doubled()
 	if err == nil && q.Acked && g.State == store.Granted {
 		if short := q.acks.checkCount(c.Acks()); short != nil {
 			return store.Grant{}, short
@@ -90,16 +91,18 @@ func (s *Store) Begin(ctx context.Context, step calls.Step, c store.Claim, onAns
 	var q *question
 	if step != calls.Acquire {
 		q = s.releaseQuestion(c)
+		q.Repeatable = wasReleased
 	} else if asks, err := s.acquireQuestion(c); err != nil {
 		return calls.Settled(store.Grant{}, err, onAnswer)
 	} else {
 		q = asks
+		q.Repeatable = func(string) bool { return true } // a token that holds the key gets the same grant again
 	}
 	q.choose()
 	q.Receiver = q
 	q.Init(&s.links.Pool, &q.Call, onAnswer)
 	if step == calls.Undo {
-		q.Class = link.Undo
+		q.Class, q.Repeatable = link.Undo, nil
 		s.links.Put(ctx, &q.Call)
 	} else {
 		s.links.Send(ctx, &q.Call)
@@ -118,7 +121,7 @@ func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {
 		call := b.call().link()
-		call.Acked = s.acks.required()
+		call.Acked, call.Patience = s.acks.required(), b.patience()
 		call.Receiver = link.OnAnswer(func(call *link.Call) {
 			text, err := call.Answer()
 			b.fill(grants, call, text, err, s.acks)

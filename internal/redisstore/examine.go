@@ -12,14 +12,14 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// CheckServer looks at the client's options, and at what the server, or every master of the
-// cluster, does when its memory is full. It also finds out whether one server belongs to a cluster
+// CheckServer looks at what the server, or every master of the cluster, does when its memory is
+// full. It also finds out whether one server belongs to a cluster
 // that the client does not know. A proxy, a substitute for Redis, or a server whose ACL forbids
 // these questions does not answer them. CheckServer reports nothing about such a server. A problem
 // that several masters have is reported once.
 func (s *Store) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
-	found := clientWarnings(s.server)
+	var found []store.Warning
 	check := func(ctx context.Context, server link.Sender) {
 		info, err := serverInfo(ctx, server)
 		if err != nil {
@@ -46,19 +46,6 @@ func (s *Store) CheckServer(ctx context.Context) []store.Warning {
 	byCode := func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) }
 	slices.SortFunc(found, byCode)
 	return slices.CompactFunc(found, func(a, b store.Warning) bool { return a.Code == b.Code })
-}
-
-// clientWarnings returns a warning if the options of the client c set no time-out for calls.
-// Without a time-out, no call can run on its caller's goroutine, so each call needs another
-// goroutine.
-func clientWarnings(c Client) []store.Warning {
-	if !link.CallsByGoroutine(c) {
-		return nil
-	}
-	return []store.Warning{{
-		Code: "calls-by-goroutine",
-		Text: "the client does not end a call with its context, so each call to Redis changes goroutines, which costs time; set ContextTimeoutEnabled in the client's options",
-	}}
 }
 
 // noMessages is the warning for a server that refuses subscriptions, or scripts that send messages.

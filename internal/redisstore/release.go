@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/link"
@@ -68,6 +69,10 @@ func traceSuffix(c store.Claim) string {
 	}
 	return ""
 }
+
+// wasReleased reports whether text answers a release that has freed something. If one of two
+// releases has not, the other one may have.
+func wasReleased(text string) bool { return strings.HasPrefix(text, "released") }
 
 // readRelease returns the grant that text, the answer to a release, contains.
 func readRelease(_ *question, text string) (store.Grant, error) {

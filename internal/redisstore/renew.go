@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -66,6 +67,17 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 		b.places = append(b.places, i)
 	}
 	return all
+}
+
+// patience returns for how long the answer to a renewal is of use. A renewal is sent when a third of
+// the TTL is over, and then again and again, at most eight times without an answer, so each of them
+// may take half of the TTL. A late answer may save a lease at a slow server.
+func (b *batch) patience() time.Duration {
+	shortest := b.all[b.places[0]].TTL
+	for c := range b.claims() {
+		shortest = min(shortest, c.TTL)
+	}
+	return shortest / 2
 }
 
 // call returns the call that renews the batch. It runs renew.lua, or confirm.lua for leases that

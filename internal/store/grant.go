@@ -19,9 +19,12 @@ type Grant struct {
 	// Busy: some nodes did not answer and may have granted the key. The Engine must release the
 	// token even if it is not queued.
 	Unsettled bool
-	Writer    bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
-	Reason    string // Revoked: the reason given to Revoke
-	Err       error  // Renew: why this claim has no answer; the Engine renews the claim again later
+	// Doubled is true if the acquire was sent twice, and one of the two calls may still arrive. So the
+	// token is not given back without a tombstone.
+	Doubled bool
+	Writer  bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
+	Reason  string // Revoked: the reason given to Revoke
+	Err     error  // Renew: why this claim has no answer; the Engine renews the claim again later
 }
 
 // Holder is what a Store knows about the holder of a key.

@@ -1,0 +1,232 @@
+package link
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// batch is a group of calls that are under way together. A batch of one call may be on the goroutine
+// of the caller: see link.runAlone. Any other batch is a Job of a Pool.
+type batch struct {
+	queue   *queue
+	calls   []*Call
+	ctx     *sharedContext
+	failure error // why a call of the batch had no answer; nil: each call had one
+
+	// The link's mutex guards the fields below.
+	began   time.Time
+	copies  int  // how many times its calls were sent again: see queue.askAgain
+	givenUp bool // the link goes on without this batch
+	ended   bool // nobody waits for a call of this batch that was given up
+	doubt   bool // the link is not prompt, so its slots may have moved to another node
+}
+
+// Run sends the batch, and then one batch after the other, as long as calls wait and not too many
+// batches are active.
+func (b *batch) Run() {
+	for {
+		gotReply, sent, took := b.send()
+		if !b.land(gotReply, sent, took) {
+			return
+		}
+	}
+}
+
+// fill takes the calls of the next batch from the queue, and starts it. The result is false when the
+// queue is empty. The caller holds the link's mutex.
+func (b *batch) fill(now time.Time) bool {
+	if b.calls = b.queue.take(b.calls[:0]); len(b.calls) == 0 {
+		return false
+	}
+	b.start(now)
+	return true
+}
+
+// start counts the batch as under way. The caller holds the link's mutex.
+func (b *batch) start(now time.Time) {
+	q := b.queue
+	b.began, b.copies, b.givenUp, b.ended, b.doubt, b.failure = now, 0, false, false, !q.link.prompt, nil
+	if slices.ContainsFunc(b.calls, func(c *Call) bool { return c.Patience > q.limit }) {
+		b.ctx = q.long.join(now)
+	} else {
+		b.ctx = q.short.join(now)
+	}
+	q.running = append(q.running, b)
+	q.active++
+	q.watch()
+}
+
+// land ends the batch, and reports whether fill has prepared the next batch of this goroutine. The
+// parameters are the results of the method send.
+func (b *batch) land(gotReply, sent bool, took time.Duration) bool {
+	q, l := b.queue, b.queue.link
+	l.mu.Lock()
+	now := time.Now()
+	q.running = slices.DeleteFunc(q.running, func(other *batch) bool { return other == b })
+	b.ctx.leave()
+	if b.givenUp {
+		l.hung--
+		b.calls = nil // not used again, because look has perhaps not ended all of them yet
+		if l.noteFailure(gotReply, b.failure); gotReply {
+			l.answered = now
+		}
+	} else {
+		q.active--
+		l.sizes = [2]int{l.sizes[1], len(b.calls)}
+		if sent && !q.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
+			l.record(now, took, gotReply, b.failure)
+		}
+	}
+	more := l.hung < l.most && q.active < q.usual && q.n > 0 && b.fill(now)
+	l.mu.Unlock()
+	if sent && !gotReply {
+		l.owner.reloadState()
+	}
+	return more
+}
+
+// send sends each call once. Where possible, one script makes several calls. The result gotReply
+// reports whether the node has replied. The result sent reports whether there was a call to send.
+// The result took is the time until the node's reply. This time does not include calls that a
+// script has left out.
+func (b *batch) send() (gotReply, sent bool, took time.Duration) {
+	began, l := time.Now(), b.queue.link
+	calls := b.calls
+	if b.doubt {
+		calls = l.owner.reroute(calls, l)
+		if len(calls) == 0 {
+			return false, false, 0
+		}
+	}
+	calls, groups := l.gather(calls)
+	gotReply = b.transmit(calls)
+	took = time.Since(began)
+	if left := l.leftOutOf(groups); len(left) > 0 {
+		b.transmit(left)
+	}
+	return gotReply, true, took
+}
+
+// transmit sends calls. When the node does not have a script, the calls of this script are sent
+// again at once. The first of these calls has the script's text, so the node loads the script for
+// the other calls. If the node still does not know the script of a call, the call is sent again
+// with the script's text.
+func (b *batch) transmit(calls []*Call) (gotReply bool) {
+	unknown, gotReply := b.attempt(calls, byName)
+	if len(unknown) > 0 {
+		unknown, _ = b.attempt(unknown, firstInFull)
+	}
+	if len(unknown) > 0 {
+		b.attempt(unknown, inFull)
+	}
+	return gotReply
+}
+
+// These constants are the forms in which an attempt sends the scripts of its calls.
+const (
+	byName      = iota // each call names its script, so the node must already have the script
+	firstInFull        // the first call of each script has the text; its other calls name it
+	inFull             // every call has the text of its script
+)
+
+// attempt sends calls together, and returns the calls whose script the node does not have. The
+// parameter form is byName, firstInFull or inFull. The result gotReply reports whether the node has
+// replied.
+func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
+	if c := calls[0]; len(calls) == 1 && !b.queue.acked && !c.asking {
+		ctx := b.ctx.withValues(c.values)
+		cmd := c.command(ctx, form != byName)
+		text, err := resultOf(cmd, b.queue.link.client.Process(ctx, cmd))
+		if c.lacksScript(err) && form != inFull {
+			return calls, true
+		}
+		if gotReply = isReply(err); !gotReply {
+			b.failure = err
+		}
+		b.answer(c, text, err, 0, nil)
+		return nil, gotReply
+	}
+	ctx := b.ctx.Context
+	if len(calls) == 1 {
+		ctx = b.ctx.withValues(calls[0].values)
+	}
+	p := b.queue.pipe.Pipeline()
+	sent := make([]noRetryCmd, len(calls))
+	var known map[*Script]bool
+	if form == firstInFull {
+		known = make(map[*Script]bool)
+	}
+	for i, c := range calls {
+		if c.asking {
+			// No reply is awaited, because a pipeline only queues commands until Exec.
+			_ = p.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		sent[i] = c.command(ctx, form == inFull || form == firstInFull && c.Script != nil && !known[c.Script])
+		if known != nil {
+			known[c.Script] = true
+		}
+		_ = p.Process(ctx, sent[i])
+	}
+	var wait noRetryCmd
+	if b.queue.acked {
+		wait = b.waitForReplicas(ctx)
+		_ = p.Process(ctx, wait)
+	}
+	_, err := p.Exec(ctx)
+	acks, acksErr := 0, error(nil)
+	if b.queue.acked {
+		acks, acksErr = ackCount(wait, err)
+	}
+	for i, c := range calls {
+		text, own := resultOf(sent[i], err)
+		if isReply(own) {
+			gotReply = true
+		} else {
+			b.failure = own
+		}
+		if c.lacksScript(own) && form != inFull {
+			unknown = append(unknown, c)
+			continue
+		}
+		b.answer(c, text, own, acks, acksErr)
+	}
+	return unknown, gotReply
+}
+
+// answer delivers an answer to its call. If the call's slot has moved, answer sends the call to the
+// new node.
+func (b *batch) answer(c *Call, text string, err error, acks int, acksErr error) {
+	if b.queue.link.owner.redirect(c, err) {
+		return
+	}
+	if c.fate.CompareAndSwap(underWay, answered) {
+		c.acks, c.acksErr = acks, acksErr
+		c.deliver(text, err)
+	}
+}
+
+// waitForReplicas returns the command WAIT, ready to be sent. To answer WAIT, the node counts the
+// replicas that have received the writes of the command's own connection.
+func (b *batch) waitForReplicas(ctx context.Context) noRetryCmd {
+	o := &b.queue.link.owner.options
+	return noRetryCmd{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
+}
+
+// ackCount returns the number of replicas from the answer to a WAIT. The parameter sending is the
+// error that sending the WAIT has returned.
+func ackCount(wait noRetryCmd, sending error) (int, error) {
+	text, err := resultOf(wait, sending)
+	if err != nil { // there is no count, for example because a failover ended the WAIT
+		return 0, fmt.Errorf("WAIT: %w", err)
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("WAIT: %w", err)
+	}
+	return n, nil
+}
