@@ -3,8 +3,6 @@ package calls
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -46,156 +44,156 @@ type Chores struct {
 
 	mu      sync.Mutex
 	waiting []Chore
-	failing bool // the last attempt had no answer
-	probe   *time.Timer
-	probing bool // the timer runs, or the attempt that it has begun is under way
-	pause   time.Duration
-	closing bool
-	dropped bool // no more attempts are made
+	probing bool          // the goroutine of probe runs
+	closing bool          // Stop has begun
+	dropped bool          // no more attempts are made
+	hurry   chan struct{} // closed when closing becomes true; nil: nobody probes or closes yet
+	end     chan struct{} // closed when dropped becomes true; nil as hurry
 }
-
-// The shortest and the longest pause between two probes.
-const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
 // Add adds a chore. A chore that comes after Stop is tried once. If this attempt fails, the
 // chore's lease expires by its TTL.
 func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
-	if cs.dropped {
-		cs.mu.Unlock()
-		ch.Try(ch.At(time.Now()), func(store.Grant, error) {})
-		return
+	dropped, waits := cs.dropped, cs.probing && !cs.dropped
+	if !dropped {
+		cs.work.Enter()
 	}
-	cs.work.Enter()
-	if cs.failing {
+	if waits {
 		cs.waiting = append(cs.waiting, ch)
-		cs.planProbe()
-		cs.mu.Unlock()
-		return
 	}
 	cs.mu.Unlock()
-	cs.try(ch, false)
+	switch {
+	case dropped:
+		ch.Try(ch.At(time.Now()), func(store.Grant, error) {})
+	case !waits:
+		cs.try(ch)
+	}
 }
 
-// try makes one attempt at ch. The parameter probe is true for an attempt that finds out whether
-// the node answers again.
-func (cs *Chores) try(ch Chore, probe bool) {
-	ch.Try(ch.At(time.Now()), func(_ store.Grant, err error) { cs.record(ch, probe, err) })
+// try makes one attempt at ch, because the node answers.
+func (cs *Chores) try(ch Chore) {
+	ch.Try(ch.At(time.Now()), func(_ store.Grant, err error) {
+		if cs.record(ch, err) {
+			return
+		}
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		if len(cs.waiting) > 0 && !cs.probing {
+			cs.probing = true
+			cs.makeSignals()
+			go cs.probe(cs.hurry, cs.end)
+		}
+	})
 }
 
-// record acts on the end of an attempt. The table shows what err means:
+// record acts on the end of an attempt, and reports whether the node has answered. The table shows
+// what err means:
 //
 //	nil                     answered: the chore is done
 //	a Refusal               the node refuses for good: the chore is over
 //	a temporary Refusal,    the node refused or was not reached: it has executed nothing
 //	or one until a repair
 //	any other error         it is unknown whether the node has executed the attempt
-func (cs *Chores) record(ch Chore, probe bool, err error) {
+func (cs *Chores) record(ch Chore, err error) (answered bool) {
 	no, refused := errors.AsType[*store.Refusal](err)
-	answered := err == nil || refused && !no.Temporary && !no.UntilRepaired
-	cs.mu.Lock()
-	if probe {
-		cs.probing = false
-	}
-	over := cs.dropped || !time.Now().Before(ch.Useless)
-	var freed []Chore
-	if answered {
-		over = true
-		cs.failing, cs.pause = false, 0
-		freed, cs.waiting = cs.waiting, nil
-	} else {
-		over = over || refused && cs.closing && cs.One
-		cs.failing = true
-	}
-	if !over {
-		cs.waiting = append(cs.waiting, ch)
-	}
-	cs.planProbe()
-	cs.mu.Unlock()
+	answered = err == nil || refused && !no.Temporary && !no.UntilRepaired
 	if answered && err != nil && cs.Warn != nil {
 		cs.Warn(err)
 	}
-	if over {
-		cs.work.Leave()
-	}
-	for _, ch := range freed {
-		cs.try(ch, false)
-	}
-}
-
-// planProbe starts the timer of the next probe if chores wait. If no chore waits, planProbe clears
-// the state, so that the next chore is tried at once. The caller holds cs.mu.
-func (cs *Chores) planProbe() {
-	if cs.probing {
-		return
-	}
-	if len(cs.waiting) == 0 {
-		cs.failing, cs.pause = false, 0
-		return
-	}
-	cs.probing = true
-	if cs.pause = min(max(2*cs.pause, firstPause), longestPause); cs.closing {
-		cs.pause = firstPause
-	}
-	d := cs.pause/2 + rand.N(cs.pause/2+1)
-	if cs.probe == nil {
-		cs.probe = time.AfterFunc(d, cs.probeNext)
-	} else {
-		cs.probe.Reset(d)
-	}
-}
-
-// probeNext drops the chores that have become useless, and tries the first of the remaining chores
-// as a probe.
-func (cs *Chores) probeNext() {
 	cs.mu.Lock()
-	now, n := time.Now(), 0
-	for _, ch := range cs.waiting {
-		if cs.dropped || !now.Before(ch.Useless) {
-			cs.work.Leave()
-			continue
+	defer cs.mu.Unlock()
+	if answered || cs.dropped || !time.Now().Before(ch.Useless) || refused && cs.closing && cs.One {
+		cs.work.Leave()
+	} else {
+		cs.waiting = append(cs.waiting, ch)
+	}
+	return answered
+}
+
+// probe tries the first chore that waits, until the node answers or no chore waits.
+func (cs *Chores) probe(hurry, end <-chan struct{}) {
+	for pause := range BetweenRepeats {
+		select {
+		case <-time.After(pause):
+		case <-hurry:
+			select {
+			case <-time.After(min(pause, firstPause)):
+			case <-end:
+			}
 		}
-		cs.waiting[n] = ch
-		n++
+		ch, ok := cs.first()
+		if !ok {
+			return
+		}
+		answer := make(chan bool, 1)
+		ch.Try(ch.At(time.Now()), func(_ store.Grant, err error) { answer <- cs.record(ch, err) })
+		select {
+		case ok = <-answer:
+		case <-end:
+			return
+		}
+		if ok {
+			break
+		}
 	}
-	clear(cs.waiting[n:])
-	if cs.waiting = cs.waiting[:n]; n == 0 {
-		cs.probing = false
-		cs.planProbe()
-		cs.mu.Unlock()
-		return
-	}
-	ch := cs.waiting[0]
-	cs.waiting = slices.Delete(cs.waiting, 0, 1)
+	cs.mu.Lock()
+	freed := cs.waiting
+	cs.waiting, cs.probing = nil, false
 	cs.mu.Unlock()
-	cs.try(ch, true)
+	for _, ch := range freed {
+		cs.try(ch)
+	}
+}
+
+// makeSignals makes the channels of probe. The caller holds cs.mu.
+func (cs *Chores) makeSignals() {
+	if cs.hurry == nil {
+		cs.hurry, cs.end = make(chan struct{}), make(chan struct{})
+	}
+}
+
+// first takes the first of the chores that wait and are not useless. If there is none, the caller
+// must not probe any more.
+func (cs *Chores) first() (ch Chore, ok bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for now := time.Now(); len(cs.waiting) > 0; cs.work.Leave() {
+		if ch, cs.waiting = cs.waiting[0], cs.waiting[1:]; !cs.dropped && now.Before(ch.Useless) {
+			return ch, true
+		}
+	}
+	cs.waiting, cs.probing = nil, false
+	return ch, false
 }
 
 // Idle reports whether no chore waits and no probe is under way.
 func (cs *Chores) Idle() bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return len(cs.waiting) == 0 && !cs.probing
+	return !cs.probing
 }
 
 // Stop waits until all chores have ended, or until ctx ends. At the end, Stop drops the remaining
 // chores.
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
-	cs.closing = true
-	if cs.probe != nil && cs.probe.Stop() { // probe at once, instead of when the timer ends
-		cs.probe.Reset(0)
+	if !cs.closing {
+		cs.closing = true
+		cs.makeSignals()
+		close(cs.hurry)
 	}
 	cs.mu.Unlock()
 	err := cs.work.Wait(ctx)
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.dropped = true
-	if cs.probe != nil && cs.probe.Stop() { // the stopped timer will not end the waiting chores, so they are ended here
-		for range cs.waiting {
-			cs.work.Leave()
-		}
-		cs.waiting, cs.probing = nil, false
+	if !cs.dropped {
+		cs.dropped = true
+		close(cs.end)
 	}
+	for range cs.waiting {
+		cs.work.Leave()
+	}
+	cs.waiting = nil
 	return err
 }

@@ -124,9 +124,9 @@ func (f *Future) Abandon() (sent bool) {
 	return true
 }
 
-// mostHanging is the largest number of abandoned steps of a Pool that may be under way, and the
-// largest number of its renewals that may be under way.
-const mostHanging = 64
+// mostHanging is the largest number of abandoned steps and renewals of a Pool that may be under way
+// when a new step begins. A renewal may still save its lease, so it is refused later.
+const mostHanging, mostRenewing = 64, 96
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
 

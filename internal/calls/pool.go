@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,124 +11,26 @@ import (
 
 // Pool has goroutines for calls that may hang, because go-redis does not stop a call under way when
 // its context ends. So a caller can wait for the answer or for another event, and can leave at any
-// time. There are as many goroutines as the largest number of jobs under way at the same time. The
-// goroutines are kept for later jobs, because the stack of a new goroutine would have to grow
-// again. The zero value is ready for use.
+// time. The zero value is ready for use.
 type Pool struct {
-	live    Tasks        // all goroutines, idle and busy
-	hanging atomic.Int32 // number of abandoned steps under way
-	renews  atomic.Int32 // number of calls of renewals under way: see BeginRenew
+	live    Tasks        // the goroutines
+	hanging atomic.Int32 // the number of abandoned steps, and of renewals, under way
 	// The idle channels of Futures. Each Pool has its own channels, because a channel that was made
 	// in a testing/synctest bubble must stay in the bubble.
 	signals sync.Pool
-
-	mu      sync.Mutex
-	idle    []*worker   // a stack: the worker on top has worked last, so its memory is still in the processor's cache
-	spare   int         // the smallest number of idle workers since the last trim; this many workers were not needed
-	trimmer *time.Timer // calls trim; runs while there may be idle workers
-	armed   bool
-	closed  bool
 }
 
-// workerIdle is the shortest time for which an idle worker is kept. A worker may be kept for twice
-// as long.
-const workerIdle = 30 * time.Second
-
-// A Job is a piece of work for a goroutine of a Pool.
-type Job interface{ Run() }
-
-// jobFunc is a Job that consists of one function.
-type jobFunc func()
-
-// Run calls the function.
-func (f jobFunc) Run() { f() }
-
-// worker is one goroutine. The worker executes the jobs of its channel, and ends when the channel
-// is closed.
-type worker struct{ jobs chan Job }
-
-// Do runs job on a goroutine of the Pool.
-func (p *Pool) Do(job func()) { p.Start(jobFunc(job)) }
-
-// Start runs j on a goroutine of the Pool. No job is refused, because a step after Stop must still
-// be sent.
-func (p *Pool) Start(j Job) {
-	p.mu.Lock()
-	if n := len(p.idle); n > 0 {
-		w := p.idle[n-1]
-		p.idle[n-1] = nil
-		p.idle = p.idle[:n-1]
-		p.spare = min(p.spare, n-1)
-		p.mu.Unlock()
-		w.jobs <- j
-		return
-	}
-	p.mu.Unlock()
-	w := &worker{make(chan Job, 1)}
+// Do runs job on a goroutine. No job is refused, because a step after Stop must still be sent.
+func (p *Pool) Do(job func()) {
 	p.live.Enter()
-	w.jobs <- j
-	go p.run(w)
+	go func() {
+		defer p.live.Leave()
+		job()
+	}()
 }
 
-func (p *Pool) run(w *worker) {
-	defer p.live.Leave()
-	for j := range w.jobs {
-		j.Run()
-		if !p.park(w) {
-			return
-		}
-	}
-}
-
-// park keeps the worker w for the next job. It returns false when the goroutine must end.
-func (p *Pool) park(w *worker) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	p.idle = append(p.idle, w)
-	if !p.armed {
-		p.armed, p.spare = true, 0
-		if p.trimmer == nil {
-			p.trimmer = time.AfterFunc(workerIdle, p.trim)
-		} else {
-			p.trimmer.Reset(workerIdle)
-		}
-	}
-	return true
-}
-
-// trim ends the workers that were not needed since the last trim.
-func (p *Pool) trim() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.endIdle(p.spare)
-	if p.armed = len(p.idle) > 0; p.armed {
-		p.trimmer.Reset(workerIdle)
-	}
-}
-
-// endIdle ends n idle workers, those that have been idle for longest. The caller holds p.mu.
-func (p *Pool) endIdle(n int) {
-	for _, w := range p.idle[:n] {
-		close(w.jobs)
-	}
-	p.idle = slices.Delete(p.idle, 0, n)
-	p.spare = len(p.idle)
-}
-
-// Stop waits until no job is under way and no goroutine is left, or until ctx ends.
-func (p *Pool) Stop(ctx context.Context) error {
-	p.mu.Lock()
-	p.closed = true
-	p.endIdle(len(p.idle))
-	if p.trimmer != nil {
-		p.trimmer.Stop()
-	}
-	p.mu.Unlock()
-	return p.live.Wait(ctx)
-}
+// Stop waits until no job is under way, or until ctx ends.
+func (p *Pool) Stop(ctx context.Context) error { return p.live.Wait(ctx) }
 
 // Tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
 // sync.WaitGroup, new tasks may be counted during the wait. After Close, new tasks are refused. The
@@ -208,24 +109,6 @@ func (t *Tasks) Idle() <-chan struct{} {
 	return t.idle
 }
 
-// deadlineContext is a context with a deadline but without a timer. The context is for calls that
-// the Engine abandons by itself: Go's sockets and go-redis read the deadline. A deadlineContext
-// costs a quarter of a context.WithTimeout, which would cost the client more than the rest of a
-// release.
-type deadlineContext struct {
-	context.Context // a context that never ends
-	deadline        time.Time
-}
-
-// Until returns a context with the values of ctx and with the given deadline. Its Done channel is
-// the Done channel of ctx.
-func Until(ctx context.Context, deadline time.Time) context.Context {
-	return deadlineContext{ctx, deadline}
-}
-
-// Deadline returns the deadline that Until has set, and true.
-func (u deadlineContext) Deadline() (deadline time.Time, ok bool) { return u.deadline, true }
-
 // UndoFor returns how long the tombstone of a token must exist. The parameter unclear is true if an
 // acquire of the token has no answer, and lease is the TTL of the token's lease. Without an unclear
 // acquire, no tombstone is needed, and the result is 0. Otherwise the tombstone exists for longer
@@ -243,8 +126,10 @@ const QueueLife = 10 * time.Second
 
 const Timeout = 5 * time.Second // the time-out of calls in the background
 
-// BetweenRepeats are the pauses between repetitions of a release or an extension.
-var BetweenRepeats = Jittered(Doubling(10*time.Millisecond, 500*time.Millisecond))
+// BetweenRepeats are the pauses between attempts at a server that does not answer.
+var BetweenRepeats = Jittered(Doubling(firstPause, 500*time.Millisecond))
+
+const firstPause = 10 * time.Millisecond
 
 // Doubling returns a series of pauses. The first pause lasts for the parameter first, and each
 // later pause is twice as long as the pause before it. No pause is longer than the parameter most.

@@ -40,7 +40,7 @@ func TestPool(t *testing.T) {
 					if g, err := f.Answer(); err != nil || g.Fence != uint64(n) {
 						t.Errorf("the answer to step %d is %d, %v", n, g.Fence, err)
 					}
-					synctest.Wait() // now the goroutine is idle
+					synctest.Wait() // now the goroutine has ended
 				})
 				if err := p.Stop(context.Background()); err != nil || goroutines(p) != 0 {
 					t.Errorf("%d goroutines are left, %v", goroutines(p), err)
@@ -49,20 +49,11 @@ func TestPool(t *testing.T) {
 		})
 	}
 
-	bubble("one step after the other is made by one goroutine", time.Second, func(t *testing.T, p *Pool, ask func(int)) {
-		for n := range 100 {
-			ask(n)
-		}
-		if goroutines(p) != 1 {
-			t.Errorf("%d goroutines", goroutines(p))
-		}
-	})
-
 	bubble("a step that hangs holds up no other", time.Second, func(t *testing.T, p *Pool, ask func(int)) {
 		begin(p, time.Minute, 1).Abandon()
 		ask(2)
 		ask(3)
-		if goroutines(p) != 2 {
+		if goroutines(p) != 1 {
 			t.Errorf("%d goroutines", goroutines(p))
 		}
 	})
@@ -80,30 +71,6 @@ func TestPool(t *testing.T) {
 		if n := p.hanging.Load(); n != 0 {
 			t.Errorf("%d steps count as abandoned", n)
 		}
-	})
-
-	bubble("goroutines that nobody needs end", 0, func(t *testing.T, p *Pool, ask func(int)) {
-		var all []*Future
-		for n := range 100 {
-			all = append(all, begin(p, time.Millisecond, n))
-		}
-		for _, f := range all {
-			<-f.Answered()
-			_, _ = f.Answer()
-		}
-		for range 10 { // one worker stays in use
-			time.Sleep(workerIdle / 4) //nolint:forbidigo // in a bubble
-			ask(1)
-		}
-		if goroutines(p) != 1 {
-			t.Errorf("%d goroutines after a while", goroutines(p))
-		}
-		time.Sleep(3 * workerIdle) //nolint:forbidigo // in a bubble
-		synctest.Wait()
-		if goroutines(p) != 0 {
-			t.Errorf("%d goroutines at the end", goroutines(p))
-		}
-		ask(1)
 	})
 
 	bubble("steps after the end are made", 0, func(t *testing.T, p *Pool, ask func(int)) {

@@ -66,45 +66,25 @@ func Wrap(s store.Store, onClose func(context.Context) error, p *Pool, warn func
 
 // Begin calls the Store's Acquire or Release.
 func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer func(store.Grant, error)) *Future {
-	limit := time.Now().Add(Timeout)
-	if end, ok := ctx.Deadline(); step != Acquire || !ok || limit.Before(end) {
-		ctx = Until(ctx, limit)
+	f := new(Future)
+	if step == Undo {
+		f.Init(nil, nil, onAnswer)
+	} else if !f.open(w.pool, onAnswer) {
+		return f
 	}
-	s := &wrappedStep{store: w.store, ctx: ctx, step: step, claim: c}
-	switch {
-	case step == Undo: // no caller waits, so the attempt itself must end when the Store hangs
-		s.Init(nil, nil, onAnswer)
-		s.overdue = time.AfterFunc(Timeout, func() { s.Deliver(store.Grant{}, errNoAnswer) })
-	case !s.open(w.pool, onAnswer):
-		return &s.Future
-	}
-	w.pool.Start(s)
-	return &s.Future
-}
-
-// wrappedStep is a step of a wrapped Store. It is a Job of a Pool.
-type wrappedStep struct {
-	Future
-	store   store.Store
-	ctx     context.Context
-	step    Step
-	claim   store.Claim
-	overdue *time.Timer // ends an undo without an answer; nil for other steps
-}
-
-// Run makes the step.
-func (s *wrappedStep) Run() {
-	switch s.step {
-	case Acquire:
-		s.Deliver(s.store.Acquire(s.ctx, s.claim))
-	case Undo:
-		ctx, cancel := context.WithTimeout(s.ctx, Timeout)
+	w.pool.Do(func() {
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
-		defer s.overdue.Stop()
-		s.Deliver(s.store.Release(ctx, s.claim))
-	default:
-		s.Deliver(s.store.Release(s.ctx, s.claim))
-	}
+		if step == Undo { // no caller waits, so the attempt itself must end when the Store hangs
+			defer time.AfterFunc(Timeout, func() { f.Deliver(store.Grant{}, errNoAnswer) }).Stop()
+		}
+		if step == Acquire {
+			f.Deliver(w.store.Acquire(ctx, c))
+		} else {
+			f.Deliver(w.store.Release(ctx, c))
+		}
+	})
+	return f
 }
 
 var errNoAnswer = errors.New("no answer in time")
@@ -141,14 +121,14 @@ func (p *Pool) BeginRenew(ctx context.Context, renew func(context.Context, []sto
 			places = append(places, i)
 		}
 		grants := make([]store.Grant, len(cs))
-		if p.renews.Add(1) > mostHanging {
-			p.renews.Add(-1)
+		if p.hanging.Add(1) > mostRenewing {
+			p.hanging.Add(-1)
 			failAll(grants, errHanging)
 			onAnswer(places, grants)
 			continue
 		}
 		p.Do(func() {
-			defer p.renews.Add(-1)
+			defer p.hanging.Add(-1)
 			ctx, cancel := context.WithTimeout(ctx, Timeout)
 			defer cancel()
 			answers, err := renew(ctx, cs[from:to])

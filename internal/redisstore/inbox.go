@@ -81,9 +81,6 @@ const (
 // errNoMessages is the error of Open for a deaf channel.
 var errNoMessages = errors.New("the server confirms subscriptions, but its scripts see no subscriber")
 
-// betweenSubscriptions are the pauses after a subscription that failed or did not last.
-var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
-
 // attempt is one attempt to subscribe to the channel of a slot. All calls of Open for one slot
 // wait for the same attempt.
 type attempt struct {
@@ -387,7 +384,7 @@ func (s *Subscriptions) restore(all []*shard) {
 	}
 	s.mu.Unlock()
 	missed := false // true: the waiters were notified that there is no subscription
-	for pause := range betweenSubscriptions {
+	for pause := range calls.BetweenRepeats {
 		if hasty { // after a subscription that did not last, pause first
 			select {
 			case <-time.After(pause):
