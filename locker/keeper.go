@@ -1,10 +1,15 @@
 package locker
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -28,6 +33,12 @@ type keeper struct {
 
 const (
 	renewSlack = 10 * time.Millisecond // holds that are due within this time are renewed in the same batch
+	// mostUnanswered is the largest number of unanswered renewals of one hold. Without this limit,
+	// renewals would pile up when the Store hangs.
+	mostUnanswered = 8
+	// unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
+	// messages about a waiting writer.
+	unnotifiedRenewals = time.Second
 )
 
 func (k *keeper) init(e *Engine) {
@@ -35,197 +46,6 @@ func (k *keeper) init(e *Engine) {
 	k.wake = make(chan struct{}, 1)
 	k.ended = make(chan struct{})
 	k.clocks.look(time.Now())
-}
-
-// add puts a new hold into the schedule, with lease as its user. The parameter start is h.start, as
-// both clocks showed it. add returns false if the Engine is closing.
-func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.engine.isClosing() {
-		return false
-	}
-	h.renewal.lease = lease
-	k.planRenewal(h, h.start, h.renewal.renewTTL)
-	if h.renewal.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.renewal.handoffTTL until the first renewal
-		h.renewal.renewAt = h.start.plus(h.renewal.handoffTTL / 8)
-	}
-	// This look comes before h is in the schedule, because a suspension since the last look
-	// concerns h only if it came after start.
-	now := time.Now()
-	k.lookForSuspension(now)
-	if gain := k.clocks.gained(start, now); gain > 0 {
-		h.handleSuspension(instantOf(now), gain)
-	}
-	k.due.add(h)
-	if !k.running {
-		k.running = true
-		go k.run()
-	}
-	k.wakeRun()
-	return true
-}
-
-// beginHandOff takes h from the Lease that used it, so that h can be handed over. It returns false
-// if h is not sound or has too little time left.
-func (k *keeper) beginHandOff(h *hold) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.lookForSuspension(time.Now()) // a doubtful hold goes to nobody else
-	if !h.isSoundLocked() {
-		return false
-	}
-	if h.renewal.lease = nil; !h.renewal.adaptive {
-		h.renewal.renewTTL = h.ttl
-	}
-	return true
-}
-
-// isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, its
-// last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
-// least half of its TTL is left. The caller holds the keeper's mutex.
-func (h *hold) isSoundLocked() bool {
-	whole := h.ttl
-	if h.renewal.handoffTTL > 0 {
-		whole = h.renewal.handoffTTL
-	}
-	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
-	return h.renewal.index > 0 && h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
-}
-
-// attach makes lease a user of h, which was handed over or is shared. It returns false if h was
-// lost meanwhile or the Engine is closing. In both cases the keeper would not end the Lease at the
-// deadline of h.
-func (k *keeper) attach(h *hold, lease *Lease) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline.load() {
-		return false
-	}
-	h.renewal.addUser(lease)
-	return true
-}
-
-// planRenewal sets the time of the next renewal of h. The parameter start is when the last renewal,
-// or the call that was granted, was sent. The next renewal is due a third of ttl after start, with
-// a random deviation of up to a tenth. So holds that were taken at the same time are not all
-// renewed at the same time.
-func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
-	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
-	third := ttl / 3
-	if h.claim.Mode == Shared && h.claim.Inbox == "" {
-		third = min(third, unnotifiedRenewals)
-	}
-	h.renewal.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
-	h.renewal.firstDue = 0
-}
-
-// wakeRun wakes run when the earliest due time has become earlier. The caller holds k.mu.
-func (k *keeper) wakeRun() {
-	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
-		select {
-		case k.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// leases returns all Leases that use a hold in the schedule.
-func (k *keeper) leases() []*Lease {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var all []*Lease
-	for h := range k.due.holds() {
-		all = append(all, h.renewal.leases()...)
-	}
-	return all
-}
-
-// deadlineOf returns the local time at which h is over.
-func (k *keeper) deadlineOf(h *hold) time.Time {
-	return h.renewal.deadline.load().time()
-}
-
-// keepUntil returns until when KeepFor keeps the key of h; 0: it does not.
-func (k *keeper) keepUntil(h *hold) instant {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return h.keepUntil
-}
-
-// renewalTTL returns the TTL that renewals of h ask for.
-func (k *keeper) renewalTTL(h *hold) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return h.renewal.renewTTL
-}
-
-// shorten makes the hold of l end after ttl in this process. It returns false when the hold has
-// less time left than ttl.
-func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	h, now := l.hold, time.Now()
-	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
-	switch {
-	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline.load():
-		return false
-	case len(h.renewal.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
-		return true
-	}
-	h.renewal.renewTTL = ttl
-	h.renewal.deadline.store(deadline)
-	k.planRenewal(h, instantOf(now), ttl)
-	k.reschedule(h)
-	return true
-}
-
-// beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
-// the time from which the new TTL counts if the extension succeeds. After this call the server may
-// keep the lease for ttl, and the hold is not handed over any more. beginExtension returns false if
-// the hold was handed over already.
-func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	h, now := l.hold, time.Now()
-	if !h.renewal.isUsedBy(l) {
-		return store.Claim{}, now, false
-	}
-	h.renewal.longest, h.renewal.adaptive = max(h.renewal.longest, ttl), false
-	return h.renewalAt(now, ttl), now, true
-}
-
-// applyExtension is called after an extension of h. From then on, renewals of h ask for ttl.
-func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if h.renewal.renewTTL = ttl; len(h.renewal.sharers) > 0 {
-		h.renewal.renewTTL = max(ttl, h.ttl)
-	}
-}
-
-// reschedule puts h into its place in the schedule after its times changed. The caller holds k.mu.
-func (k *keeper) reschedule(h *hold) {
-	if h.renewal.index > 0 {
-		k.due.reschedule(h)
-		k.wakeRun()
-	}
-}
-
-// takeOverdue takes the hold of l from the schedule if its deadline has passed. It returns the
-// Leases that must end, for the given reason. If removed is false, another goroutine has taken the
-// hold from the schedule, but may not have ended the Leases yet.
-func (k *keeper) takeOverdue(l *Lease) (h *hold, users []*Lease, reason error, removed bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	h = l.hold
-	if !h.renewal.isUsedBy(l) || instantOf(time.Now()) < h.renewal.deadline.load() {
-		return h, nil, nil, false
-	}
-	if removed = h.renewal.index > 0; removed {
-		k.due.remove(h)
-	}
-	return h, h.renewal.leases(), h.errTimeout(), removed
 }
 
 // ending is a hold whose deadline has passed.
@@ -295,20 +115,6 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	return renewals, ended, k.next.sub(now), k.stopped
 }
 
-// noteDelay gives the delay of h's renewal to the tuner, which chooses the adaptive TTL from such
-// delays. The next renewal of h asks for the new TTL. The caller holds k.mu.
-func (k *keeper) noteDelay(h *hold) {
-	p := k.engine.tuner
-	if p == nil || h.renewal.firstDue == 0 {
-		return
-	}
-	p.observe(instantOf(time.Now()).sub(h.renewal.firstDue))
-	if h.renewal.adaptive {
-		h.renewal.renewTTL = p.ttl()
-		h.renewal.longest = max(h.renewal.longest, h.renewal.renewTTL)
-	}
-}
-
 // stop ends the keeper's goroutine. Leases that are still held are not released: they expire on
 // the server.
 func (k *keeper) stop() {
@@ -324,4 +130,571 @@ func (k *keeper) stop() {
 		}
 		<-k.ended
 	}
+}
+
+// add puts a new hold into the schedule, with lease as its user. The parameter start is h.start, as
+// both clocks showed it. add returns false if the Engine is closing.
+func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.engine.isClosing() {
+		return false
+	}
+	h.renewal.lease = lease
+	k.planRenewal(h, h.start, h.renewal.renewTTL)
+	if h.renewal.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.renewal.handoffTTL until the first renewal
+		h.renewal.renewAt = h.start.plus(h.renewal.handoffTTL / 8)
+	}
+	// This look comes before h is in the schedule, because a suspension since the last look
+	// concerns h only if it came after start.
+	now := time.Now()
+	k.lookForSuspension(now)
+	if gain := k.clocks.gained(start, now); gain > 0 {
+		h.handleSuspension(instantOf(now), gain)
+	}
+	k.due.add(h)
+	if !k.running {
+		k.running = true
+		go k.run()
+	}
+	k.wakeRun()
+	return true
+}
+
+// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
+// already under way does no harm, because it can only lengthen a lease that is still held. retire
+// returns the release of h as a Chore: a call that is repeated in the background, without a caller
+// that waits for it. It also returns the deadline of h.
+func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	k.lookForSuspension(now) // the deadline of h may have come nearer
+	if h.renewal.index > 0 {
+		k.due.remove(h)
+	}
+	release.Claim = h.claim
+	release.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
+	lives := max(h.renewal.longest, release.Claim.TombstoneTTL)
+	if h.claim.Queue { // a quorum's node that has not granted the lease may have queued the token
+		lives = max(lives, calls.QueueLife)
+	}
+	release.Useless = now.Add(lives)
+	if h.keepUntil != 0 {
+		release.Keep = h.keepUntil.time()
+	}
+	return release, h.renewal.deadline.load()
+}
+
+// attach makes lease a user of h, which was handed over or is shared. It returns false if h was
+// lost meanwhile or the Engine is closing. In both cases the keeper would not end the Lease at the
+// deadline of h.
+func (k *keeper) attach(h *hold, lease *Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline.load() {
+		return false
+	}
+	h.renewal.addUser(lease)
+	return true
+}
+
+// removeUser removes l from the Leases that use h. If others stay, one of them takes the place of
+// the first user, whose events are those of the hold.
+func (k *keeper) removeUser(h *hold, l *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(h.renewal.sharers, l)
+	if h.renewal.lease == l {
+		h.renewal.lease = nil
+		for h.renewal.lease = range h.renewal.sharers {
+			break
+		}
+		delete(h.renewal.sharers, h.renewal.lease)
+	}
+}
+
+// beginHandOff takes h from the Lease that used it, so that h can be handed over. It returns false
+// if h is not sound or has too little time left.
+func (k *keeper) beginHandOff(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lookForSuspension(time.Now()) // a doubtful hold goes to nobody else
+	if !h.isSoundLocked() {
+		return false
+	}
+	if h.renewal.lease = nil; !h.renewal.adaptive {
+		h.renewal.renewTTL = h.ttl
+	}
+	return true
+}
+
+// isSound reports whether h may be handed over or shared.
+func (k *keeper) isSound(h *hold) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.isSoundLocked()
+}
+
+// isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, its
+// last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
+// least half of its TTL is left. The caller holds the keeper's mutex.
+func (h *hold) isSoundLocked() bool {
+	whole := h.ttl
+	if h.renewal.handoffTTL > 0 {
+		whole = h.renewal.handoffTTL
+	}
+	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
+	return h.renewal.index > 0 && h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
+}
+
+// planRenewal sets the time of the next renewal of h. The parameter start is when the last renewal,
+// or the call that was granted, was sent. The next renewal is due a third of ttl after start, with
+// a random deviation of up to a tenth. So holds that were taken at the same time are not all
+// renewed at the same time.
+func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
+	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
+	third := ttl / 3
+	if h.claim.Mode == Shared && h.claim.Inbox == "" {
+		third = min(third, unnotifiedRenewals)
+	}
+	h.renewal.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
+	h.renewal.firstDue = 0
+}
+
+// reschedule puts h into its place in the schedule after its times changed. The caller holds k.mu.
+func (k *keeper) reschedule(h *hold) {
+	if h.renewal.index > 0 {
+		k.due.reschedule(h)
+		k.wakeRun()
+	}
+}
+
+// wakeRun wakes run when the earliest due time has become earlier. The caller holds k.mu.
+func (k *keeper) wakeRun() {
+	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
+		select {
+		case k.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// send sends the renewals of the holds in due to the Store, which may answer them one by one. It
+// leaves out holds that have ended meanwhile, so that no renewal follows a release. The TTL of each
+// renewal counts from now, even if the renewal waits before it is sent.
+func (k *keeper) send(due []*hold) {
+	start := time.Now()
+	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
+	k.mu.Lock()
+	for _, h := range due {
+		if h.renewal.index > 0 && h.renewal.unanswered < mostUnanswered {
+			h.renewal.unanswered++
+			holds = append(holds, h)
+			claims = append(claims, h.renewalAt(start, h.nextTTL(start)))
+		}
+	}
+	k.mu.Unlock()
+	if len(claims) == 0 {
+		return
+	}
+	k.engine.steps.BeginRenew(k.engine.background, claims, func(places []int, grants []store.Grant) {
+		k.mu.Lock()
+		for _, i := range places {
+			holds[i].renewal.unanswered--
+		}
+		k.mu.Unlock()
+		seen := k.collectRenewals(places, holds, claims, grants)
+		for _, i := range places {
+			k.applyAnswer(holds[i], grants[i], claims[i], start)
+		}
+		k.notifyRenewals(seen)
+	})
+}
+
+// renewalAt returns the claim of a renewal that is sent at the time now. The claim asks for ttl, or
+// less if EndAfter ends the lease before. The caller holds the keeper's mutex.
+func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
+	if h.renewal.atMostEnd != 0 {
+		ttl = max(min(ttl, h.renewal.atMostEnd.sub(instantOf(now))), time.Millisecond)
+	}
+	return store.Claim{
+		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
+		ByHandoff: h.renewal.handoffTTL > 0,
+	}
+}
+
+// nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
+// hold that is never renewed, nextTTL returns the time that the hold has left, because then the
+// call only confirms the hold. If only EndAfter ends the hold, renewalAt knows that time exactly.
+func (h *hold) nextTTL(now time.Time) time.Duration {
+	if h.renewal.final && (h.renewal.atMostEnd == 0 || !h.engine.cfg.renewal) {
+		return max(min(h.renewal.renewTTL, h.renewal.deadline.load().sub(instantOf(now))), time.Millisecond)
+	}
+	return h.renewal.renewTTL
+}
+
+// applyAnswer applies g, the Store's answer to a renewal of h. The renewal had the given claim,
+// and was sent at the time start. It reports whether h is still held. If h has ended meanwhile,
+// the answer changes nothing: a lost hold stays lost.
+func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
+	switch g.State {
+	case store.Granted:
+		if g.Writer {
+			k.engine.cohorts.closePhase(h)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if h.renewal.index == 0 {
+			return false
+		}
+		if claim.ByHandoff {
+			h.renewal.handoffTTL = 0
+		}
+		k.noteDelay(h)
+		h.renewal.failure = nil
+		now := time.Now()
+		k.lookForSuspension(now) // before the new deadline is stored, from which the gain is not missing
+		k.planRenewal(h, instantOf(start), claim.TTL)
+		end := instantOf(start).plus(claim.TTL - k.engine.cfg.drift(claim.TTL))
+		gain := k.clocks.gained(start, now) // the answer may be from before a suspension
+		if gain > 0 {
+			end = h.endAfterSuspension(end, instantOf(now), gain)
+		}
+		if h.renewal.doubtful = gain > 0 && !h.renewal.final; h.renewal.doubtful {
+			h.renewal.renewAt = instantOf(now)
+		}
+		if gain == 0 || !h.renewal.final { // otherwise no renewal follows that could prove the old deadline
+			end = max(h.renewal.deadline.load(), end)
+		}
+		h.renewal.deadline.store(end)
+		k.reschedule(h)
+		return true
+	case store.Revoked, store.NotOurs:
+		k.lose(h, failureOf(g))
+	default: // a Store must not answer a renewal with any other state
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		h.renewal.failure = g.Err // the message of a later loss contains the error; a failed renewal is no loss
+		return true
+	}
+	return false
+}
+
+// failureOf returns nil when the answer g confirms a renewal. Otherwise it returns the reason.
+func failureOf(g store.Grant) error {
+	switch g.State {
+	case store.Granted:
+		return nil
+	case store.Revoked:
+		return revokedBecause(g.Reason)
+	case store.NotOurs:
+		return errTaken
+	default:
+		return asUnavailable(g.Err)
+	}
+}
+
+// noteDelay gives the delay of h's renewal to the tuner, which chooses the adaptive TTL from such
+// delays. The next renewal of h asks for the new TTL. The caller holds k.mu.
+func (k *keeper) noteDelay(h *hold) {
+	p := k.engine.tuner
+	if p == nil || h.renewal.firstDue == 0 {
+		return
+	}
+	p.observe(instantOf(time.Now()).sub(h.renewal.firstDue))
+	if h.renewal.adaptive {
+		h.renewal.renewTTL = p.ttl()
+		h.renewal.longest = max(h.renewal.longest, h.renewal.renewTTL)
+	}
+}
+
+// repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again. The
+// pause is so short that several repetitions are possible before the lease ends. This pause is
+// longer than renewSlack, because otherwise collect would take the same hold twice.
+func repeatPause(ttl time.Duration) time.Duration {
+	d := max(min(ttl/10, time.Second), 2*renewSlack)
+	return d - d/10 + rand.N(d/5+1)
+}
+
+// renewReaders makes the renewals of readers due now: of the readers that receive their events
+// at inbox, and of all readers if inbox is "".
+func (k *keeper) renewReaders(inbox string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var readers []*hold
+	for h := range k.due.holds() {
+		if h.claim.Mode == Shared && !h.renewal.final && (inbox == "" || h.claim.Inbox == inbox) {
+			readers = append(readers, h)
+		}
+	}
+	for _, h := range readers {
+		h.renewal.renewAt = instantOf(time.Now())
+		k.reschedule(h)
+	}
+}
+
+// lose ends h for the given reason. The server has given the key to another holder, or does not
+// know the lease. If h has left the schedule, another call deals with the end of h.
+func (k *keeper) lose(h *hold, reason error) {
+	k.mu.Lock()
+	if h.renewal.index == 0 {
+		k.mu.Unlock()
+		return
+	}
+	k.due.remove(h)
+	users := h.renewal.leases()
+	k.mu.Unlock()
+	h.handleLoss(users, reason, false)
+}
+
+// takeOverdue takes the hold of l from the schedule if its deadline has passed. It returns the
+// Leases that must end, for the given reason. If removed is false, another goroutine has taken the
+// hold from the schedule, but may not have ended the Leases yet.
+func (k *keeper) takeOverdue(l *Lease) (h *hold, users []*Lease, reason error, removed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h = l.hold
+	if !h.renewal.isUsedBy(l) || instantOf(time.Now()) < h.renewal.deadline.load() {
+		return h, nil, nil, false
+	}
+	if removed = h.renewal.index > 0; removed {
+		k.due.remove(h)
+	}
+	return h, h.renewal.leases(), h.errTimeout(), removed
+}
+
+// errTimeout returns the error for a hold whose deadline has passed. The caller holds the keeper's
+// mutex.
+func (h *hold) errTimeout() error {
+	switch {
+	case h.renewal.final:
+		return ErrExpired
+	case h.renewal.failure != nil:
+		return fmt.Errorf("%w: %w", errUnrenewed, h.renewal.failure)
+	}
+	return errPaused
+}
+
+// shorten makes the hold of l end after ttl in this process. It returns false when the hold has
+// less time left than ttl.
+func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h, now := l.hold, time.Now()
+	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
+	switch {
+	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline.load():
+		return false
+	case len(h.renewal.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
+		return true
+	}
+	h.renewal.renewTTL = ttl
+	h.renewal.deadline.store(deadline)
+	k.planRenewal(h, instantOf(now), ttl)
+	k.reschedule(h)
+	return true
+}
+
+// beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
+// the time from which the new TTL counts if the extension succeeds. After this call the server may
+// keep the lease for ttl, and the hold is not handed over any more. beginExtension returns false if
+// the hold was handed over already.
+func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h, now := l.hold, time.Now()
+	if !h.renewal.isUsedBy(l) {
+		return store.Claim{}, now, false
+	}
+	h.renewal.longest, h.renewal.adaptive = max(h.renewal.longest, ttl), false
+	return h.renewalAt(now, ttl), now, true
+}
+
+// applyExtension is called after an extension of h. From then on, renewals of h ask for ttl.
+func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h.renewal.renewTTL = ttl; len(h.renewal.sharers) > 0 {
+		h.renewal.renewTTL = max(ttl, h.ttl)
+	}
+}
+
+// keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
+// work was done under the lease. If other parts use the lease, or have used it, keepNothing has no
+// effect.
+func (l *Lease) keepNothing() {
+	if l.part != nil && !l.part.family.isFirst() {
+		return
+	}
+	k := &l.engine.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l.hold.keepUntil = 0
+}
+
+// leases returns all Leases that use a hold in the schedule.
+func (k *keeper) leases() []*Lease {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []*Lease
+	for h := range k.due.holds() {
+		all = append(all, h.renewal.leases()...)
+	}
+	return all
+}
+
+// deadlineOf returns the local time at which h is over.
+func (k *keeper) deadlineOf(h *hold) time.Time {
+	return h.renewal.deadline.load().time()
+}
+
+// keepUntil returns until when KeepFor keeps the key of h; 0: it does not.
+func (k *keeper) keepUntil(h *hold) instant {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.keepUntil
+}
+
+// renewalTTL returns the TTL that renewals of h ask for.
+func (k *keeper) renewalTTL(h *hold) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.renewal.renewTTL
+}
+
+// When a paused process continues, it notices at once which deadlines have passed, because the
+// monotonic clock ran on during the pause. But during a suspension of the machine (a closed laptop,
+// a virtual machine that is saved and restored), the monotonic clock stands still. So all deadlines
+// of this process come late by the length of the suspension. The wall clock shows the suspension by
+// a jump ahead.
+const (
+	// looksForSuspension is how often the clocks are compared while there are holds.
+	looksForSuspension = time.Second
+	// The machine counts as suspended if the wall clock gains at least suspendedFor between two
+	// looks. A clock that is adjusted slowly gains less than a millisecond.
+	suspendedFor = 500 * time.Millisecond
+	// answerAfterSuspension is the longest wait for the answer to a renewal after a suspension that
+	// may have been as long as the rest of the lease.
+	answerAfterSuspension = time.Second
+)
+
+// clocks compares the wall clock with the monotonic clock.
+type clocks struct {
+	wallLead time.Duration // the result of leadAt at the last look
+	testLead time.Duration // for tests: how far the wall clock was set forward
+	testFrom instant       // for tests: when it was set forward
+}
+
+// leadAt returns how far the wall clock was ahead of the monotonic clock when t was read.
+func (c *clocks) leadAt(t time.Time) time.Duration {
+	lead := t.Round(0).Sub(epoch.Round(0)) - t.Sub(epoch)
+	if instantOf(t) >= c.testFrom {
+		lead += c.testLead
+	}
+	return lead
+}
+
+// gained returns how much the wall clock has gained between two times. It is 0 unless the machine
+// was suspended or the clock was set forward.
+func (c *clocks) gained(from, to time.Time) time.Duration { return jump(c.leadAt(to) - c.leadAt(from)) }
+
+// look compares the clocks at the time now. It returns how much the wall clock has gained since the
+// last look.
+func (c *clocks) look(now time.Time) time.Duration {
+	last := c.wallLead
+	c.wallLead = c.leadAt(now)
+	return jump(c.wallLead - last)
+}
+
+// jump returns gain, or 0 if the gain is too small for a suspension.
+func jump(gain time.Duration) time.Duration {
+	if gain < suspendedFor {
+		return 0
+	}
+	return gain
+}
+
+// lookForSuspension compares the clocks at the time now, and adjusts the holds in the schedule if
+// the machine was suspended. The caller holds k.mu.
+func (k *keeper) lookForSuspension(now time.Time) {
+	gain := k.clocks.look(now)
+	if gain == 0 {
+		return
+	}
+	for _, h := range slices.Collect(k.due.holds()) {
+		h.handleSuspension(instantOf(now), gain)
+		k.due.reschedule(h)
+	}
+	k.wakeRun()
+}
+
+// handleSuspension is called when the wall clock has gained the time gain since h was granted. The
+// caller holds the keeper's mutex, and reschedules h.
+func (h *hold) handleSuspension(now instant, gain time.Duration) {
+	h.renewal.deadline.store(h.endAfterSuspension(h.renewal.deadline.load(), now, gain))
+	if !h.renewal.final {
+		h.renewal.renewAt, h.renewal.doubtful = now, true
+	}
+}
+
+// endAfterSuspension returns the deadline that replaces end when the wall clock has gained the time
+// gain, which is missing in the monotonic clock. This may also mean that the clock was set forward,
+// so a lease with renewals has time for the answer to one.
+func (h *hold) endAfterSuspension(end, now instant, gain time.Duration) instant {
+	if h.renewal.final {
+		return end.plus(-gain)
+	}
+	return max(end.plus(-gain), min(end, now.plus(answerAfterSuspension)))
+}
+
+// observedRenewal is what the Observer receives about one renewal.
+type observedRenewal struct {
+	ctx   context.Context
+	rule  Rule
+	event RenewalEvent
+}
+
+// collectRenewals returns what the Observer will receive about renewals, before their answers
+// change the holds. For each index i in places, holds[i] was renewed by claims[i], and grants[i] is
+// the answer. Without an Observer, collectRenewals returns nil. A hold that no Lease uses at the
+// moment is left out.
+func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (events []observedRenewal) {
+	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := instantOf(time.Now())
+	for _, i := range places {
+		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
+			whole := claims[i].TTL
+			if claims[i].ByHandoff { // an earlier answer may have confirmed the hand-off meanwhile
+				whole = cmp.Or(h.renewal.handoffTTL, whole)
+			}
+			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
+				Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i]),
+			}})
+		}
+	}
+	return events
+}
+
+// notifyRenewals reports the renewals in events to the Observer.
+func (k *keeper) notifyRenewals(events []observedRenewal) {
+	if len(events) == 0 {
+		return
+	}
+	o := k.engine.cfg.observer.(RenewalObserver)
+	k.engine.notifyApart(func() {
+		for _, r := range events {
+			r.notify(o)
+		}
+	})
+}
+
+// notify reports the renewal to the Observer o.
+func (r observedRenewal) notify(o RenewalObserver) {
+	defer absorb("Renewed")
+	o.Renewed(r.ctx, r.rule, r.event)
 }

@@ -274,3 +274,53 @@ func successOf(op Op) Result {
 		return ResultReleased
 	}
 }
+
+// A WaitObserver is an Observer that is also notified when an acquire begins to wait.
+type WaitObserver interface {
+	Observer
+	// Waiting is called at most once for each acquire, when the acquire begins to wait for another
+	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may
+	// be nil. Otherwise it is called once, before the acquire ends.
+	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
+}
+
+// WaitEvent has what an acquire knows when it begins to wait.
+type WaitEvent struct {
+	// Place is the place in the server's queue: 1 is the head. Place is 0 without a queue, and for
+	// an acquire that waits behind other callers of this process.
+	Place int
+	// Met is the holder. Met is zero if the holder is not known.
+	Met Peer
+}
+
+// A RenewalObserver is an Observer that is also notified of renewals.
+type RenewalObserver interface {
+	Observer
+	// Renewed is called with the answer to each renewal. ctx is the context of the lease's first
+	// user, with the additions of Begin for the hold. This context may have ended.
+	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
+}
+
+// RenewalEvent is the answer to one renewal.
+type RenewalEvent struct {
+	// Margin is how much of the lease was left when the answer came. A small Margin means that the
+	// lease was nearly lost.
+	Margin time.Duration
+	// TTL is the time for which the server had granted the lease before this renewal, of which
+	// Margin is left: the TTL of the rule, or 2 s for a lease that was just handed to a waiter.
+	TTL time.Duration
+	// Err is nil when the server confirmed the renewal. If Err is ErrLost, the lease is lost. After
+	// any other error, the lease is still held, and the renewal is repeated.
+	Err error
+}
+
+// A HolderTracer is an Observer that helps a waiter to find the span of the holder. The result of
+// Traceparent is stored with the lease on the server, where each reader of the server's keys can
+// see it. Waiters receive it as Outcome.Met.
+type HolderTracer interface {
+	Observer
+	// Traceparent returns the span in ctx, in the format of the header traceparent of W3C's Trace
+	// Context. It returns "" when waiters should not see the span. ctx is what Begin returned for
+	// the acquire.
+	Traceparent(ctx context.Context) string
+}

@@ -1,10 +1,10 @@
 package locker
 
 import (
-	"fmt"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -50,6 +50,58 @@ type holdWithLease struct {
 	lease Lease
 }
 
+// renewal is the part of a hold that its keeper's mutex guards.
+type renewal struct {
+	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
+	sharers    map[*Lease]bool // the other users
+	renewTTL   time.Duration   // the TTL that a renewal asks for
+	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
+	atMostEnd  instant         // the time at which EndAfter is over; 0: there is no EndAfter
+	deadline   atomicInstant   // the local, conservative time at which the hold is over
+	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
+	renewAt    instant         // when the next renewal is due, if one will be sent
+	firstDue   instant         // for a repeated renewal: when it was first due
+	failure    error           // the error of the last renewal attempt
+	slot       int64           // the number of the hold's slot in the schedule
+	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
+	unanswered int8            // the number of renewals under way
+	final      bool            // the hold is not renewed any more
+	doubtful   bool            // since a suspension, no renewal was answered
+	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
+}
+
+// addUser adds l to the Leases that use the hold.
+func (r *renewal) addUser(l *Lease) {
+	switch {
+	case r.lease == nil:
+		r.lease = l
+	case r.sharers == nil:
+		r.sharers = map[*Lease]bool{l: true}
+	default:
+		r.sharers[l] = true
+	}
+}
+
+// isUsedBy reports whether l is one of the Leases that use the hold.
+func (r *renewal) isUsedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
+
+// leases returns all Leases that use the hold.
+func (r *renewal) leases() []*Lease {
+	var all []*Lease
+	if r.lease != nil {
+		all = append(all, r.lease)
+	}
+	return slices.AppendSeq(all, maps.Keys(r.sharers))
+}
+
+// lookTime returns the time at which the keeper must look at the hold.
+func (r *renewal) lookTime() instant {
+	if !r.final || r.handoffTTL > 0 {
+		return min(r.renewAt, r.deadline.load())
+	}
+	return r.deadline.load()
+}
+
 // handleLoss cleans up after a hold that has ended without a release, for the given reason. The
 // parameter users has the Leases that used the hold; during a hand-off there are none. If mayBeOurs
 // is true, the server may still keep the lease.
@@ -70,56 +122,6 @@ func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 		h.engine.undo(release)
 	}
 	h.engine.cohorts.dropHold(h)
-}
-
-// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
-// already under way does no harm, because it can only lengthen a lease that is still held. retire
-// returns the release of h as a Chore: a call that is repeated in the background, without a caller
-// that waits for it. It also returns the deadline of h.
-func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := time.Now()
-	k.lookForSuspension(now) // the deadline of h may have come nearer
-	if h.renewal.index > 0 {
-		k.due.remove(h)
-	}
-	release.Claim = h.claim
-	release.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
-	lives := max(h.renewal.longest, release.Claim.TombstoneTTL)
-	if h.claim.Queue { // a quorum's node that has not granted the lease may have queued the token
-		lives = max(lives, calls.QueueLife)
-	}
-	release.Useless = now.Add(lives)
-	if h.keepUntil != 0 {
-		release.Keep = h.keepUntil.time()
-	}
-	return release, h.renewal.deadline.load()
-}
-
-// keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
-// work was done under the lease. If other parts use the lease, or have used it, keepNothing has no
-// effect.
-func (l *Lease) keepNothing() {
-	if l.part != nil && !l.part.family.isFirst() {
-		return
-	}
-	k := &l.engine.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l.hold.keepUntil = 0
-}
-
-// errTimeout returns the error for a hold whose deadline has passed. The caller holds the keeper's
-// mutex.
-func (h *hold) errTimeout() error {
-	switch {
-	case h.renewal.final:
-		return ErrExpired
-	case h.renewal.failure != nil:
-		return fmt.Errorf("%w: %w", errUnrenewed, h.renewal.failure)
-	}
-	return errPaused
 }
 
 // releaseUnused releases in the background a hold that no Lease uses.
