@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -424,7 +425,7 @@ func (w *waiter) ask() state {
 		default:
 			p.abandon(q)
 			if time.Since(p.sentAt) > freshGrant {
-				w.failure = errNoAnswer
+				w.failure = cmp.Or(w.failure, errNoAnswer)
 			} else {
 				p.current = wasCurrent // the last answer is recent enough for the error
 			}
@@ -442,6 +443,7 @@ func (w *waiter) handleAnswer(g store.Grant) state {
 		w.engine.times.recordAttempt(w.rule.Name, g.State == store.Granted)
 	}
 	p.token.endCall(p.eventOf(g))
+	w.failure = nil
 	switch g.State {
 	case store.Granted:
 		w.confirmHandoff(g.Fence)
