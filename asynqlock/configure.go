@@ -19,9 +19,8 @@ import (
 // ms (asynq's default is 1 s), because a called task waits for a worker for up to 1.5 times as long.
 // An idle server of one queue then sends about 50 commands a second to Redis instead of 8.
 //
-// A server that was not configured counts every error as a failure. On a server that was not
-// configured, a task waits in its worker, like a task without a retry left. The Guard logs an error
-// once.
+// A server that was not configured counts every error as a failure. So its tasks wait in their
+// workers, like tasks without a retry left, and the Guard logs an error once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if g.waker != nil && cfg.TaskCheckInterval <= 0 {

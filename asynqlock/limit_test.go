@@ -2,6 +2,7 @@ package asynqlock_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,6 +45,39 @@ func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	t.Logf("%d tasks of 100 ms, 3 at a time, took %v", all, time.Since(began))
 	if work.most != 3 {
 		t.Errorf("%d ran at a time, want 3", work.most)
+	}
+}
+
+// Readers wait for a writer. When it ends, it calls the first reader, and each reader calls the next
+// one when it begins. So they run together.
+func TestReadersThatWaitForAWriterRunTogether(t *testing.T) {
+	t.Parallel()
+	const all = 3
+	q, together := newQueue(t), make(chan struct{})
+	var begun atomic.Int32
+	read := func() { // no reader ends before all have begun
+		if begun.Add(1) == all {
+			close(together)
+		}
+		<-together
+	}
+	l, err := locker.NewReadWrite(q.redis, locker.WithPrefix(q.name+":"))
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close(context.Background())) })
+	keys := asynqlock.Template("account:{payload.account}")
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"), asynqlock.On("job", keys),
+		asynqlock.On("job:read", keys, asynqlock.Rule(locker.Rule{Mode: locker.Shared}), asynqlock.Snooze(longest)))
+	q.stop(g)
+	open := q.gated(g, &record{then: read})
+	for range all {
+		id := q.enqueue("job:read", numbered(1)).ID
+		await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })
+	}
+	open()
+	select {
+	case <-together:
+	case <-time.After(promptly):
+		t.Errorf("%d readers of %d run together", begun.Load(), all)
 	}
 }
 

@@ -46,6 +46,7 @@ type front struct {
 	task   string        // the entry of the first task, "" if no task waits
 	called time.Duration // how long ago the first task was called, negative if it was not
 	isNew  bool          // the task that asks has entered the line just now
+	second string        // the entry of the second task
 }
 
 // mayTry reports whether the task with this entry may take its key if the key is free. It may if no
@@ -53,14 +54,13 @@ type front struct {
 // not called while another task's pause passed, then either the key is still busy, or its holder
 // ended without a call.
 func (f front) mayTry(entry string) bool {
-	switch {
-	case f.task == "" || f.task == entry:
+	if f.task == "" || f.task == entry {
 		return true
-	case f.called < 0:
-		return !f.isNew
-	default:
-		return f.called > comesWithin
 	}
+	if f.called < 0 {
+		return !f.isNew
+	}
+	return f.called > comesWithin
 }
 
 // enter puts the task into the line of key, at the place that follows from its arrival. A task that
@@ -83,7 +83,8 @@ func (ls *lines) run(ctx context.Context, key, task string, arrived int64) (fron
 	}
 	first, _ := answer[0].(string)
 	since, _ := answer[1].(int64)
-	return front{first, time.Duration(since) * time.Millisecond, answer[2] == int64(1)}, nil
+	second, _ := answer[3].(string)
+	return front{first, time.Duration(since) * time.Millisecond, answer[2] == int64(1), second}, nil
 }
 
 // leave removes the task from the line of key, and reports whether others wait there.

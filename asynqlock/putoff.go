@@ -17,7 +17,10 @@ func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	}
 	if queue, id, ok := parseEntry(j.front.task); ok && j.inLine && j.front.task != j.entry() {
 		p.note += fmt.Sprintf("; tasks of this key come before it, the first is %s in the queue %s", id, queue)
-		if j.rule.snooze == 0 {
+		switch {
+		case j.front.second == j.entry() && j.front.called >= 0:
+			p.RetryAfter = leastPause // if the called task does not come, this one runs
+		case j.rule.snooze == 0:
 			p.RetryAfter = pauseInLine + rand.N(pauseInLine/4)
 		}
 	}

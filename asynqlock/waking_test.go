@@ -62,6 +62,7 @@ func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handl
 type record struct {
 	duration time.Duration
 	gate     chan struct{} // nil: the first task is like the others
+	then     func()        // what the other tasks do; nil: nothing
 
 	mu    sync.Mutex
 	order []string
@@ -76,8 +77,11 @@ func (r *record) ProcessTask(_ context.Context, t *asynq.Task) error {
 	r.most = max(r.most, r.now)
 	first := len(r.order) == 1
 	r.mu.Unlock()
-	if first && r.gate != nil {
+	switch {
+	case first && r.gate != nil:
 		<-r.gate
+	case r.then != nil:
+		r.then()
 	}
 	time.Sleep(r.duration) //nolint:forbidigo // the work
 	r.mu.Lock()
@@ -209,6 +213,21 @@ func TestTasksOutlastAHolderThatCallsNobody(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.payloads()) == 7 })
 }
 
+// A task that arrives while the key is free does not overtake the tasks that wait for it.
+func TestANewTaskQueuesBehindTasksThatWait(t *testing.T) {
+	t.Parallel()
+	q, work := newQueue(t), &record{}
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	q.workers(q.wakingGuard(asynqlock.Snooze(longest)), 2, work)
+	q.putOff(0, q.name)
+	must(t, lease.Release(t.Context()))
+	q.putOff(1, q.name)
+	if got := work.payloads(); len(got) > 0 {
+		t.Errorf("%v ran", got)
+	}
+}
+
 // The first task of the line may have been deleted or archived, or its queue may be paused. The
 // tasks behind it must not wait for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
@@ -247,7 +266,7 @@ func TestAPausedQueueCostsOnePause(t *testing.T) {
 	q, work := newQueue(t), &record{}
 	low := q.name + "-low"
 	open := q.gated(q.wakingGuard(asynqlock.Snooze(2*time.Second)), work, low)
-	const paused, live = 20, 5
+	const paused, live = 25, 20
 	for n := range paused {
 		q.putOff(n+1, low)
 	}

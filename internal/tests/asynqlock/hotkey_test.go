@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
-	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -24,19 +23,13 @@ import (
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
-	if err != nil {
-		panic(err)
-	}
+	fatal(err)
 	c := redis.NewClient(&redis.Options{Addr: addr})
 	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
-	if err != nil {
-		panic(err)
-	}
+	fatal(err)
 	g, err := asynqlock.New(l, asynqlock.WithWaking(c), asynqlock.WithPrefix(queue+":"),
 		asynqlock.On("report", asynqlock.Template("account:{payload.account}")))
-	if err != nil {
-		panic(err)
-	}
+	fatal(err)
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
@@ -52,9 +45,7 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
 		Concurrency: 4, Queues: map[string]int{queue: 1, queue + "-low": 1}, Logger: silent{},
 	}))
-	if err := server.Start(mux); err != nil {
-		panic(err)
-	}
+	fatal(server.Start(mux))
 	fmt.Println("ready", os.Getpid())
 	select {}
 })
@@ -70,9 +61,7 @@ type note struct {
 func notes(t *testing.T, c *redis.Client, queue string) (all []note) {
 	t.Helper()
 	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, line := range lines {
 		var n note
 		if _, err := fmt.Sscanf(line, `%s {"account":%d,"n":%d} %s`, &n.what, &n.account, &n.n, &n.process); err != nil {
@@ -115,9 +104,7 @@ func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	}
 	info, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(),
 		asynq.NewTask("report", fmt.Appendf(nil, `{"account":42,"n":%d}`, n)), asynq.Queue(queue))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	i, deadline := asynq.NewInspectorFromRedisClient(c), time.Now().Add(time.Minute)
 	for {
 		now, err := i.GetTaskInfo(queue, info.ID)
@@ -156,35 +143,4 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 		t.Errorf("%d processes had tasks", len(processes))
 	}
 	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
-}
-
-// asynq's connection to Redis is cut while tasks are put off, and then restored. No task is lost,
-// and no two tasks run at the same time.
-func TestAHotKeyOutlivesACutToRedis(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	c := server.Client(t)
-	queue := fmt.Sprint("hot", runs.Add(1))
-	proxy := chaos.NewProxy(t, server.Addr())
-	hot.Start(t, proxy.Addr(), queue, "200ms").Expect(t, "ready")
-	const all = 10
-	for n := range all {
-		enqueueHot(t, c, queue, n)
-	}
-	awaitEnds(t, c, queue, 2, time.Minute)
-	fault := proxy.BlackHole()
-	if proxy.Cut() == 0 {
-		t.Fatal("there was no connection to be cut")
-	}
-	time.Sleep(3 * time.Second) // longer than the TTL of the lease
-	fault.Lift()
-	seen := make(map[int]bool)
-	for _, note := range awaitEnds(t, c, queue, all, 4*time.Minute) {
-		if note.what == "end" {
-			seen[note.n] = true
-		}
-	}
-	if len(seen) != all {
-		t.Errorf("%d of %d tasks have ended", len(seen), all)
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
+	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -28,7 +29,7 @@ import (
 var modelWorker = proc.Register("asynq worker of the model", func(args []string) {
 	c := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})
 	queue, types := args[1], args[2]
-	l, err := locker.New(c, locker.WithTTL(2*time.Second), locker.WithPrefix(queue+":"))
+	l, err := locker.New(c, locker.WithTTL(modelTTL), locker.WithPrefix(queue+":"))
 	fatal(err)
 	opts := []asynqlock.Option{asynqlock.WithWaking(c), asynqlock.WithPrefix(queue + ":")}
 	for name := range strings.SplitSeq(types, ",") {
@@ -63,6 +64,7 @@ var modelWorker = proc.Register("asynq worker of the model", func(args []string)
 
 const (
 	modelKey   = "account:42"
+	modelTTL   = 2 * time.Second
 	modelPause = 2 * time.Second
 	// idleBound is for how long a key may be idle. The promise is a pause, a second for a called task
 	// that does not come, and the seconds to which asynq rounds. The machines of tests have other
@@ -86,6 +88,7 @@ type model struct {
 	inspector *asynq.Inspector
 	holder    *locker.Engine
 	rng       *rand.Rand
+	proxy     *chaos.Proxy // between the workers and Redis
 	workers   []*proc.Child
 	tasks     int
 
@@ -102,7 +105,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		t: t, name: fmt.Sprint("model", runs.Add(1)), redis: c, rng: rand.New(rand.NewPCG(seed, 1)),
 		client: asynq.NewClientFromRedisClient(c), inspector: asynq.NewInspectorFromRedisClient(c),
 	}
-	m.low = m.name + "-low"
+	m.low, m.proxy = m.name+"-low", chaos.NewProxy(t, redistest.Shared(t).Addr())
 	var err error
 	m.holder, err = locker.New(c, locker.WithPrefix(m.name+":"))
 	must(t, err)
@@ -122,7 +125,7 @@ func must(t *testing.T, err error) {
 }
 
 func (m *model) startWorker(types string) {
-	w := modelWorker.Start(m.t, redistest.Shared(m.t).Addr(), m.name, types)
+	w := modelWorker.Start(m.t, m.proxy.Addr(), m.name, types)
 	w.Expect(m.t, "ready")
 	m.workers = append(m.workers, w)
 }
@@ -169,7 +172,7 @@ func (m *model) step() string {
 	now := time.Now()
 	queue, id := m.front()
 	switch n := m.rng.IntN(20); {
-	case n < 4:
+	case n < 4 || m.tasks == 0:
 		for range 10 {
 			m.enqueue([]string{"a", "b"}[m.rng.IntN(2)], m.anyQueue(), now)
 		}
@@ -201,6 +204,12 @@ func (m *model) step() string {
 		time.Sleep(300 * time.Millisecond)
 		must(m.t, lease.Release(m.t.Context()))
 		return "another program holds the key"
+	case n < 15 && m.rng.IntN(2) == 0:
+		fault := m.proxy.BlackHole()
+		m.proxy.Cut()
+		time.Sleep(modelTTL + time.Second)
+		fault.Lift()
+		return "cut the workers off from Redis"
 	case n < 15:
 		w := m.workers[m.rng.IntN(len(m.workers))]
 		w.Pause()

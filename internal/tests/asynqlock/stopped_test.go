@@ -31,80 +31,58 @@ func (silent) Warn(...any)  {}
 func (silent) Error(...any) {}
 func (silent) Fatal(...any) {}
 
-const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
-
 // worker is an asynq server in a process of its own. Its handler prints a line when it runs. The
 // handler takes money from an account when the parent sends a line, and it ignores its context.
 var worker = proc.Register("asynq worker", func(args []string) {
-	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
+	addr, dsn, queue, guarded := args[0], args[1], args[2], args[3] == "guarded"
 	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		panic(err)
-	}
+	fatal(err)
 	c := redis.NewClient(&redis.Options{Addr: addr})
 	l, err := locker.New(c, locker.WithTTL(2*time.Second))
-	if err != nil {
-		panic(err)
-	}
+	fatal(err)
 	g, err := asynqlock.New(l, asynqlock.On("withdraw", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
-	if err != nil {
-		panic(err)
+	fatal(err)
+	cfg := asynq.Config{ // asynq gives a task to another worker at once when its own lease is over
+		Queues: map[string]int{queue: 1}, Logger: silent{}, DelayedTaskCheckInterval: 20 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 	}
-	cfg := prompt(queue)
 	mux := asynq.NewServeMux()
-	if way == "guarded" {
+	if guarded {
 		mux.Use(g.Middleware)
 		cfg = g.Configure(cfg)
 	}
 	mux.HandleFunc("withdraw", func(ctx context.Context, _ *asynq.Task) error {
-		err := take(ctx, db, way == "guarded")
+		fmt.Println("runs")
 		proc.Listen()
-		if way == "guarded" {
+		fmt.Println("wrote:", take(context.WithoutCancel(ctx), db, guarded))
+		proc.Listen()
+		if guarded {
 			<-ctx.Done() // only the worker that was stopped comes here, and its lease has ended
 		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
-		return err
+		return nil
 	})
-	if err := asynq.NewServerFromRedisClient(c, cfg).Start(mux); err != nil {
-		panic(err)
-	}
+	fatal(asynq.NewServerFromRedisClient(c, cfg).Start(mux))
 	select {}
 })
 
-// take prints that the task runs. When the parent sends a line, it takes money from the account.
-func take(ctx context.Context, db *sql.DB, guarded bool) error {
-	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
-	fmt.Println("runs", began)
-	proc.Listen()
+// take takes money from the account, and says whether the database let it.
+func take(ctx context.Context, db *sql.DB, guarded bool) string {
+	const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
+	if !guarded {
+		_, err := db.ExecContext(ctx, withdraw)
+		return fmt.Sprint(err)
+	}
 	h, err := sqllock.New(nil, db)
-	if err != nil {
+	fatal(err)
+	err = h.Within(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
+		_, err := tx.ExecContext(ctx, withdraw)
 		return err
+	})
+	if errors.Is(err, sqllock.ErrStaleFence) || errors.Is(err, locker.ErrLost) {
+		return "refused"
 	}
-	if guarded {
-		err = h.Within(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
-			_, err := tx.ExecContext(ctx, withdraw)
-			return err
-		})
-	} else {
-		_, err = db.ExecContext(ctx, withdraw)
-	}
-	switch {
-	case errors.Is(err, sqllock.ErrStaleFence):
-		fmt.Println("wrote: refused, stale fence")
-	case errors.Is(err, locker.ErrLost):
-		fmt.Println("wrote: refused, lost")
-	default:
-		fmt.Println("wrote:", err)
-	}
-	return err
-}
-
-// prompt returns a configuration with which a server looks for tasks often, and retries at once.
-func prompt(queue string) asynq.Config {
-	return asynq.Config{
-		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
-		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
-	}
+	return fmt.Sprint(err)
 }
 
 var runs atomic.Int64 // counts runs of tests, because each run has its own queue and tables
@@ -123,9 +101,7 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 			dsn := prepare(t, database, queue)
 			first := worker.Start(t, server.Addr(), dsn, queue, way)
 			info, err := client.EnqueueContext(t.Context(), asynq.NewTask("withdraw", []byte(`{"account":1}`)), asynq.Queue(queue))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			first.Expect(t, "runs")
 			first.Pause()
 			age(t, c, queue, info.ID)
@@ -172,20 +148,15 @@ func prepare(t *testing.T, server *sqltest.Server, schema string) (dsn string) {
 	t.Helper()
 	exec := func(db *sql.DB, statement string) {
 		t.Helper()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		_, err := db.ExecContext(t.Context(), statement)
+		must(t, err)
 	}
 	exec(open(t, server.DSN("postgres")), "CREATE SCHEMA "+schema)
 	dsn = server.DSN("postgres") + "&search_path=" + schema
 	db := open(t, dsn)
 	h, err := sqllock.New(nil, db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Migrate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, h.Migrate(t.Context()))
 	exec(db, "CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)")
 	exec(db, "INSERT INTO accounts (id, balance) VALUES (1, 100)")
 	return dsn
@@ -194,9 +165,7 @@ func prepare(t *testing.T, server *sqltest.Server, schema string) (dsn string) {
 func open(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
