@@ -49,8 +49,8 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 		}
 		return failed
 	}
-	bound, unbind := bind(ctx, unclaimed)
-	defer unbind()
+	bound, end := bind(ctx, unclaimed)
+	defer end(nil)
 	switch {
 	case len(unclaimed) == 0 && len(locker.LeasesFromContext(ctx)) > 0:
 		err = a.h.Within(bound, fn)
@@ -79,16 +79,6 @@ func claimable(ctx context.Context) (keys []string, unclaimed []*locker.Lease, e
 		}
 	}
 	return keys, unclaimed, firstEnd(unclaimed)
-}
-
-// firstEnd returns why one of the leases has ended, or nil.
-func firstEnd(leases []*locker.Lease) error {
-	for _, l := range leases {
-		if cause := context.Cause(l.Context()); cause != nil {
-			return cause
-		}
-	}
-	return nil
 }
 
 // Load implements idempotency.Store.

@@ -28,6 +28,7 @@ type attempt struct {
 	rowsBefore     int64 // the result of rowsWritten at the beginning of the transaction
 	sessionChanged bool  // the settings of MySQL's session are changed
 
+	open  bool        // the transaction was begun, and COMMIT was not sent
 	ended atomic.Bool // the attempt is over, so nobody waits for it any more
 
 	borrowed bool // true for InTx: other code began the transaction, and will end it
@@ -62,51 +63,41 @@ func newID() string { return idAt(time.Now()) + rand.Text()[:12] }
 func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
 // try makes one attempt under leases. again means that nothing was committed, and that another
-// attempt may succeed.
-//
-//	bound   ends with the caller's context or with a lease: fn and the statements run under it
-//	ends    ends with bound, but only until COMMIT is sent: the transaction runs under it
-//
-// Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
+// attempt may succeed. Everything runs under one context, which ends with the caller's context or
+// with a lease. But once COMMIT was sent, try waits for its answer, because the outcome would be
+// unknown otherwise.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := c.newAttempt(ctx, leases)
 	defer a.ended.Store(true)
-	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
-	defer unbind()
-	ends, end := context.WithCancelCause(context.WithoutCancel(bound))
+	ctx, end := bind(context.WithValue(ctx, attemptKey{}, a), leases)
 	defer end(nil)
-	detach := context.AfterFunc(bound, func() { end(context.Cause(bound)) })
-	defer detach()
+	defer a.rollback(ctx) // after an error, a loss or a panic
 	margin := c.marginOf(leases)
-
-	open := false
-	defer func() {
-		if open { // the transaction is still open after an error, a loss or a panic
-			a.rollback(bound)
-		}
-	}()
-	a.idle.begin(a)
-	if a.handle, a.tx, err = c.begin(ends, c.options); err == nil {
-		open = true
-		err = a.enter(bound)
+	if again, err := a.begin(ctx); err != nil {
+		return again, err
 	}
-	if err != nil {
-		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
-	}
-	if err := a.work(bound); err != nil {
+	if err := a.work(ctx); err != nil {
 		return a.handleError(err)
 	}
-	if err := a.leave(bound, detach, margin); err != nil {
-		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
-			open = false
-			a.rollback(bound) // gives the connection back, because inquire needs one
-			return a.inquire(bound, err)
-		}
-		again, failure := a.handleError(err)
-		return again, a.explain(bound, failure)
+	if err := a.leave(ctx, margin); err != nil {
+		again, err := a.handleError(err)
+		return again, a.explain(ctx, err)
 	}
-	open = false
-	return a.commit(bound, end)
+	a.open = false
+	return a.commit(ctx, end)
+}
+
+// begin begins the transaction, and runs its first statements.
+func (a *attempt) begin(ctx context.Context) (again bool, err error) {
+	a.idle.begin(a)
+	if a.handle, a.tx, err = a.base.begin(ctx, a.options); err == nil {
+		a.open = true
+		err = a.enter(ctx)
+	}
+	if err == nil {
+		return false, nil
+	}
+	return a.dialect.isTemporary(err) || a.dialect.isLockTimeout(err), a.explain(ctx, err)
 }
 
 // work calls fn.
@@ -123,15 +114,6 @@ func (a *attempt) work(ctx context.Context) error {
 	return err
 }
 
-// checkTime returns an error if less than margin is left of the leases.
-func (a *attempt) checkTime(margin time.Duration) error {
-	rest := remaining(a.leases)
-	if rest >= margin {
-		return nil
-	}
-	return a.newError(fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)))
-}
-
 // handleError returns whether the transaction may be retried after err, and the error to return.
 // err is an error of fn, or came after fn had returned. If the server may have ended the
 // transaction for idleness, the transaction is not retried: fn would be idle again, and may have
@@ -143,20 +125,19 @@ func (a *attempt) handleError(err error) (again bool, _ error) {
 	return a.dialect.isTemporary(err), err
 }
 
-// bind returns a context that ends with ctx or with any of the leases, and a function that frees
-// it.
-func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func()) {
+// bind returns a context that ends with ctx or with any of the leases, and a function that ends it.
+func bind(ctx context.Context, leases []*locker.Lease) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stops := make([]func() bool, 0, len(leases))
 	for _, l := range leases {
 		lease := l.Context()
 		stops = append(stops, context.AfterFunc(lease, func() { cancel(context.Cause(lease)) }))
 	}
-	return ctx, func() {
+	return ctx, func(cause error) {
 		for _, stop := range stops {
 			stop()
 		}
-		cancel(nil)
+		cancel(cause)
 	}
 }
 
@@ -174,10 +155,13 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back, even if ctx has ended. It waits for a limited time, because some drivers
-// wait without end, and the lock is held meanwhile. An error of the rollback is ignored: a server
-// that gets no ROLLBACK rolls back when the connection ends.
+// rollback rolls back an open transaction, even if ctx has ended. It waits for a limited time,
+// because some drivers wait without end, and the lock is held meanwhile. An error of the rollback is
+// ignored: a server that gets no ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
+	if !a.open {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
 	done := make(chan struct{})

@@ -51,8 +51,8 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 	a := c.newAttempt(ctx, leases)
 	a.tx, a.borrowed = tx, true
 	a.idle.begin(a)
-	bound, unbind := bind(ctx, leases)
-	defer unbind()
+	bound, end := bind(ctx, leases)
+	defer end(nil)
 	if err := a.enter(bound); err != nil {
 		return nil, a.explain(bound, err)
 	}
@@ -64,11 +64,6 @@ func (h *Handle[T]) InTxWith(ctx context.Context, tx Transaction) (*Claim, error
 // methods verify by themselves.
 func (c *Claim) Verify(ctx context.Context) error {
 	a := c.attempt
-	for _, l := range a.leases {
-		if l.Context().Err() != nil {
-			return context.Cause(l.Context())
-		}
-	}
 	if err := a.checkTime(a.marginOf(a.leases)); err != nil {
 		return err
 	}

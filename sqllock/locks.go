@@ -78,6 +78,16 @@ func (c *call) within(ctx context.Context, leases []*locker.Lease) error {
 	return err
 }
 
+// firstEnd returns why one of the leases has ended, or nil.
+func firstEnd(leases []*locker.Lease) error {
+	for _, l := range leases {
+		if cause := context.Cause(l.Context()); cause != nil {
+			return cause
+		}
+	}
+	return nil
+}
+
 // leasesOf returns those leases of ctx that have the keys, or all leases of ctx if keys is nil, in
 // the order of their keys. If ctx holds a key several times, as NewReentrant allows, leasesOf
 // returns the innermost lease.

@@ -2,6 +2,8 @@ package sqllock
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,9 +11,9 @@ import (
 )
 
 // leave ends the use of the transaction by the function, and by goroutines that the function has
-// left behind. It runs the last statements before the COMMIT. Then it ends the bond between ctx and
-// the context of the transaction, by detach, and checks that margin is left of the leases.
-func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Duration) error {
+// left behind. It runs the last statements before the COMMIT. Then it checks that margin is left of
+// the leases.
+func (a *attempt) leave(ctx context.Context, margin time.Duration) error {
 	if s, ok := a.tx.(*standard); ok {
 		s.end()
 	}
@@ -25,9 +27,7 @@ func (a *attempt) leave(ctx context.Context, detach func() bool, margin time.Dur
 			return err
 		}
 	}
-	// The lease or the caller's context may have ended. The function may see the end of ctx before
-	// detach does, because package context tells the contexts of ctx one after the other.
-	if !detach() || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if a.reads {
@@ -50,21 +50,30 @@ func (a *attempt) commitsAfter() commitAfterer {
 // ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too:
 // see [Dialect.endsTransaction]. Statements that ran after the end of the transaction had no claim.
 func (a *attempt) prove(ctx context.Context) error {
+	var err error
 	if a.dialect == Postgres {
 		var one int
-		return a.proofError(a.row(ctx, "proof", []any{a.id}, &one))
+		err = a.row(ctx, "proof", []any{a.id}, &one)
+	} else {
+		_, err = a.exec(ctx, "proof")
 	}
-	_, err := a.exec(ctx, "proof")
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil { // by Commit or Rollback of the *sql.Tx itself
+		return a.endedError()
+	}
 	return a.proofError(err)
+}
+
+func (a *attempt) endedError() error {
+	e := a.newError(ErrEnded)
+	e.Op = a.op()
+	return e
 }
 
 // proofError returns the error that Do returns for err, the error of a proof.
 func (a *attempt) proofError(err error) error {
 	switch {
 	case a.dialect.failsProof(err):
-		e := a.newError(ErrEnded)
-		e.Op = a.op()
-		return e
+		return a.endedError()
 	case a.dialect == Postgres && state(err) == "25P02":
 		return fmt.Errorf("sqllock: a statement of the transaction has failed, and the function has ignored its error: %w", err)
 	}
@@ -78,6 +87,18 @@ func (a *attempt) rowsWritten(ctx context.Context) (rows int64, err error) {
 		err = a.tx.Row(ctx, query, nil, &rows)
 	}
 	return rows, err
+}
+
+// checkTime returns an error if a lease has ended, or if less than margin is left of the leases.
+func (a *attempt) checkTime(margin time.Duration) error {
+	if err := firstEnd(a.leases); err != nil {
+		return err
+	}
+	rest := remaining(a.leases)
+	if rest >= margin {
+		return nil
+	}
+	return a.newError(fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)))
 }
 
 // checkUnwritten returns an error if a read-only transaction has written rows, which no claim

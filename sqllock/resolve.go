@@ -15,20 +15,17 @@ import (
 // idBytes is the length of an operation's name in the ledger.
 const idBytes = 26
 
-// commit commits, and finds the outcome of a COMMIT without an answer. end ends the transaction's
-// context. again means that nothing was committed, and that another attempt may succeed.
+// commit commits, and finds the outcome of a COMMIT without an answer. end ends ctx. again means that
+// nothing was committed, and that another attempt may succeed.
 //
 //	answer to COMMIT                     ledger                   result
 //	done                                                          nil
 //	the transaction is not ours          not asked                ErrEnded
 //	refused: nothing was committed                                that error; again if passing
-//	none: fn has ended the transaction   has the operation        nil
-//	                                     lacks the operation      an error
 //	none, or one that proves nothing     has the operation        nil
 //	                                     lacks the operation      that error, again
 //	                                     does not answer either   ErrCommitUnknown, never again
 func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (again bool, err error) {
-	ctx = context.WithoutCancel(ctx)
 	idle := a.idle.judge(errNoConnection) // judged before COMMIT is sent, because the transaction is not idle while Do waits for the answer
 	err = a.sendCommit(ctx, end)
 	switch {
@@ -39,9 +36,13 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
 		return a.handleError(err)
 	}
-	again, err = a.inquire(ctx, err)
-	if again && idle != nil {
+	over := context.Cause(ctx)
+	again, err = a.inquire(context.WithoutCancel(ctx), err)
+	switch {
+	case again && idle != nil:
 		return false, fmt.Errorf("%w: %w", ErrIdle, err)
+	case again && over != nil && !errors.Is(over, errNoAnswer): // the library has rolled back at the end of ctx
+		return false, over
 	}
 	return again, err
 }
@@ -56,21 +57,16 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 		e.Op = a.op()
 		return false, e
 	}
-	switch {
-	case committed:
+	if committed {
 		return false, nil
-	case errors.Is(err, sql.ErrTxDone):
-		return false, fmt.Errorf(
-			"sqllock: the function has ended the transaction by itself; leave Commit and Rollback to Do; to roll back, return an error: %w", err)
-	default:
-		return true, fmt.Errorf("sqllock: COMMIT was not confirmed, and the transaction was rolled back: %w", err)
 	}
+	return true, fmt.Errorf("sqllock: COMMIT was not confirmed, and the transaction was rolled back: %w", err)
 }
 
 // sendCommit commits, and waits for the answer for a limited time, because some drivers wait
 // without end. If a COMMIT hangs, its goroutine ends when the driver returns.
 func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) error {
-	ctx, cancel := context.WithTimeout(ctx, a.answer)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {

@@ -2,11 +2,9 @@ package sqllock_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -62,34 +60,38 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	})
 }
 
-// A function under Do must not end its transaction. If it calls Commit or Rollback
-// nevertheless, Do returns the true result.
+// A function under Do must not end its transaction. If it calls Commit or Rollback nevertheless, the
+// error has the operation, which Resolve knows.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
+		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
-		ran := 0
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			ran++
-			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Commit())
-		})
-		if err != nil || ran != 1 {
-			t.Errorf("committed, and Do returned %v after %d calls", err, ran)
+		for _, committed := range []bool{true, false} {
+			before, calls := db.balance(t), 0
+			err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				calls++
+				end := tx.SQL().Rollback
+				if committed {
+					end = tx.SQL().Commit
+				}
+				return errors.Join(deposit(10)(ctx, tx), end())
+			})
+			e, ok := errors.AsType[*sqllock.Error](err)
+			if !ok || !errors.Is(err, sqllock.ErrEnded) || calls != 1 {
+				t.Fatalf("committed %v: %v after %d calls, want ErrEnded", committed, err, calls)
+			}
+			if was, err := resolve(t.Context(), db, e.Op); was != committed || err != nil {
+				t.Errorf("Resolve: %v, %v; want %v", was, err, committed)
+			}
+			if committed {
+				before += 10
+			}
+			db.checkBalance(t, before)
 		}
-		db.checkBalance(t, 110)
-		ran = 0
-		err = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			ran++
-			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Rollback())
-		})
-		if !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "leave Commit and Rollback to Do") || ran != 1 {
-			t.Errorf("rolled back, and Do returned %v after %d calls", err, ran)
-		}
-		db.checkBalance(t, 110)
 		if err := transact(t.Context(), l, db, account, deposit(10)); err != nil {
 			t.Error(err)
 		}
-		db.checkBalance(t, 120)
 	})
 }
 
@@ -209,21 +211,4 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
 		t.Error("autocommit is off")
 	}
-}
-
-// Do reads the ledger on the only connection, which the transaction has kept.
-func TestATransactionThatTheFunctionHasCommittedNeedsNoSecondConnection(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		db.SetMaxOpenConns(1)
-		l, _ := memory(t)
-		began := time.Now()
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			return errors.Join(deposit(10)(ctx, tx), tx.SQL().Commit())
-		})
-		if took := time.Since(began); err != nil || took > 5*time.Second { // the default of WithAnswerWithin is 10 s
-			t.Errorf("%v after %v", err, took)
-		}
-		db.checkBalance(t, 110)
-	})
 }
