@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -30,19 +31,11 @@ var dialectNames = [...]string{Postgres: "postgres", MySQL: "mysql", SQLite: "sq
 // isValid reports whether d is one of the dialects above.
 func (d Dialect) isValid() bool { return d >= Postgres && d <= SQLite }
 
-// drivers has the dialect of each known driver, by the beginning of the import path of the driver's
-// package.
-var drivers = []struct {
-	path    string
-	dialect Dialect
-}{
-	{"github.com/jackc/pgx/", Postgres},
-	{"github.com/lib/pq", Postgres},
-	{"github.com/go-sql-driver/mysql", MySQL},
-	{"modernc.org/sqlite", SQLite},
-	{"github.com/glebarez/go-sqlite", SQLite},
-	{"github.com/mattn/go-sqlite3", SQLite},
-	{"github.com/ncruces/go-sqlite3", SQLite},
+// drivers has the beginnings of the import paths of the known drivers.
+var drivers = map[Dialect][]string{
+	Postgres: {"github.com/jackc/pgx/", "github.com/lib/pq"},
+	MySQL:    {"github.com/go-sql-driver/mysql"},
+	SQLite:   {"modernc.org/sqlite", "github.com/glebarez/go-sqlite", "github.com/mattn/go-sqlite3", "github.com/ncruces/go-sqlite3"},
 }
 
 // detect finds the dialect of db by its driver. db may be nil.
@@ -68,12 +61,17 @@ func detect(db any) (Dialect, error) {
 
 // driverOf returns the dialect of the driver whose package declares t, or 0.
 func driverOf(t reflect.Type) Dialect {
-	for _, d := range drivers {
-		if strings.HasPrefix(t.PkgPath(), d.path) {
-			return d.dialect
+	for d := Postgres; d <= SQLite; d++ {
+		if d.hasDriver(t) {
+			return d
 		}
 	}
 	return 0
+}
+
+// hasDriver reports whether a driver of d declares t.
+func (d Dialect) hasDriver(t reflect.Type) bool {
+	return slices.ContainsFunc(drivers[d], func(path string) bool { return strings.HasPrefix(t.PkgPath(), path) })
 }
 
 //go:embed sql

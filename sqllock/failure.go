@@ -21,28 +21,22 @@ func state(err error) string {
 	return ""
 }
 
-// number returns the number of a server's error, or 0 for other errors. Errors of MySQL's drivers
-// have a field Number. Errors of SQLite's drivers have a method or a field Code. number uses
-// reflection, because this package imports no driver. It reads only errors whose types are declared
-// in drivers, because errors of other packages have codes too.
-func (d Dialect) number(err error) int {
-	found := 0
+// number returns the number of a server's error, or 0 for other errors. The driver of MySQL exports
+// it as the field Number, and the drivers of SQLite as a method or a field Code. This package imports
+// no driver, so it reads them by reflection, from the errors of the dialect's drivers only, because
+// errors of other packages have codes too.
+func (d Dialect) number(err error) (found int) {
 	walk(err, func(e error) bool {
 		v := reflect.ValueOf(e)
-		t := v.Type()
-		for t.Kind() == reflect.Pointer {
-			t = t.Elem()
+		s := reflect.Indirect(v)
+		if d == Postgres || !s.IsValid() || !d.hasDriver(s.Type()) {
+			return false
 		}
 		var n reflect.Value
-		switch {
-		case d == MySQL && t.Name() == "MySQLError":
-			n = field(v, "Number")
-		case d == SQLite && driverOf(t) == SQLite:
-			if m := v.MethodByName("Code"); m.IsValid() && m.Type().NumIn() == 0 && m.Type().NumOut() == 1 {
-				n = m.Call(nil)[0]
-			} else {
-				n = field(v, "Code")
-			}
+		if m := v.MethodByName("Code"); m.IsValid() && m.Type().NumIn() == 0 && m.Type().NumOut() == 1 {
+			n = m.Call(nil)[0]
+		} else if s.Kind() == reflect.Struct {
+			n = s.FieldByName(map[Dialect]string{MySQL: "Number", SQLite: "Code"}[d])
 		}
 		switch {
 		case !n.IsValid():
@@ -54,18 +48,6 @@ func (d Dialect) number(err error) int {
 		return found != 0
 	})
 	return found
-}
-
-// field returns the field called name of the struct v, or of the struct to which v points. If there
-// is no such field, it returns the zero Value.
-func field(v reflect.Value, name string) reflect.Value {
-	if v.Kind() == reflect.Pointer {
-		v = v.Elem()
-	}
-	if v.Kind() != reflect.Struct {
-		return reflect.Value{}
-	}
-	return v.FieldByName(name)
 }
 
 // walk calls see for err and every error inside it, until see returns true.

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// stateErr, MySQLError and codeErr have the form of the errors of three drivers: pgx,
+// stateErr, numberErr and codeErr have the form of the errors of three drivers: pgx,
 // go-sql-driver, and SQLite's drivers.
 type stateErr string
 
 func (e stateErr) Error() string    { return string(e) }
 func (e stateErr) SQLState() string { return string(e) }
 
-type MySQLError struct{ Number uint16 }
+type numberErr struct{ Number uint16 }
 
-func (*MySQLError) Error() string { return "number" }
+func (*numberErr) Error() string { return "number" }
 
 type codeErr int
 
@@ -32,13 +32,11 @@ type fieldErr struct{ Code int }
 
 func (fieldErr) Error() string { return "field" }
 
-// init registers this package as a driver of SQLite, because sqllock reads codes only from errors
-// of drivers.
+// init registers this package as a driver, because sqllock reads numbers only from errors of drivers.
 func init() { //nolint:gochecknoinits // runs before the tests, because the tests run in parallel
-	drivers = append(drivers, struct {
-		path    string
-		dialect Dialect
-	}{"github.com/latchkit/latchkit/sqllock", SQLite})
+	for _, d := range []Dialect{MySQL, SQLite} {
+		drivers[d] = append(drivers[d], "github.com/latchkit/latchkit/sqllock")
+	}
 }
 
 func TestErrorsOfServersAreToldApart(t *testing.T) {
@@ -54,10 +52,10 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{Postgres, stateErr("57P01"), true, false, false},  // the server shuts down, perhaps only after the commit
 		{Postgres, stateErr("08006"), false, false, false},
 		{Postgres, errors.New("EOF"), false, false, false},
-		{MySQL, &MySQLError{1213}, true, true, true},
-		{MySQL, &MySQLError{1205}, true, false, true},
-		{MySQL, &MySQLError{1020}, true, true, true},
-		{MySQL, &MySQLError{1180}, false, false, false}, // MySQL returns this error for a COMMIT that failed
+		{MySQL, &numberErr{1213}, true, true, true},
+		{MySQL, &numberErr{1205}, true, false, true},
+		{MySQL, &numberErr{1020}, true, true, true},
+		{MySQL, &numberErr{1180}, false, false, false}, // MySQL returns this error for a COMMIT that failed
 		{SQLite, codeErr(5), true, false, true},
 		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
 		{SQLite, codeErr(6), true, false, true},
@@ -87,13 +85,13 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 }
 
 func TestAnErrorThatReportsIdlenessIsErrIdle(t *testing.T) {
-	for d, err := range map[Dialect]error{Postgres: stateErr("25P03"), MySQL: &MySQLError{4031}} {
+	for d, err := range map[Dialect]error{Postgres: stateErr("25P03"), MySQL: &numberErr{4031}} {
 		i := idleness{dialect: d, limit: time.Hour}
 		if got := i.judge(err); !errors.Is(got, ErrIdle) || !errors.Is(got, err) {
 			t.Errorf("%s: %v", dialectNames[d], got)
 		}
 	}
-	if got := (&idleness{dialect: MySQL, limit: time.Hour}).judge(&MySQLError{1213}); got != nil {
+	if got := (&idleness{dialect: MySQL, limit: time.Hour}).judge(&numberErr{1213}); got != nil {
 		t.Errorf("a deadlock: %v", got)
 	}
 }

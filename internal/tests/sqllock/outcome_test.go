@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -330,12 +331,11 @@ func words(attrs []attribute.KeyValue) string {
 // in the form that a database of the kind d uses.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
-		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
+		postgres: stateError{err, "40001"}, maria: errors.Join(err, &mysql.MySQLError{Number: 1213}), sqlite: errors.Join(err, busy()),
 	}[d]
 }
 
-// stateError has the same methods as an error of a PostgreSQL driver, and MySQLError has the
-// same fields as an error of the MySQL driver.
+// stateError has the same methods as an error of a PostgreSQL driver.
 type stateError struct {
 	error
 	state string
@@ -343,14 +343,6 @@ type stateError struct {
 
 func (e stateError) SQLState() string { return e.state }
 func (e stateError) Unwrap() error    { return e.error }
-
-type MySQLError struct {
-	Err    error
-	Number uint16
-}
-
-func (e *MySQLError) Error() string { return e.Err.Error() }
-func (e *MySQLError) Unwrap() error { return e.Err }
 
 // busy returns the error by which SQLite's driver reports a busy database. Only SQLite itself can
 // make such an error.
