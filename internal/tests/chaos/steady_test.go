@@ -222,7 +222,7 @@ func late(d time.Duration) steadyTrouble {
 }
 
 var steadyTroubles = []steadyTrouble{
-	late(150 * time.Millisecond), late(250 * time.Millisecond), late(350 * time.Millisecond),
+	late(150 * time.Millisecond), late(250 * time.Millisecond), late(350 * time.Millisecond), late(500 * time.Millisecond),
 	{"the process gets little CPU time", func(_ *chaos.Pipe, child *proc.Child) func() {
 		child.Send("spin")
 		return func() {}
