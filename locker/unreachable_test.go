@@ -157,7 +157,8 @@ func TestErrorsOfShortWaitsNameTheCauseOnSentinelAndCluster(t *testing.T) {
 	}
 }
 
-// When the server has answered again, an earlier cause explains nothing any more.
+// When the server has answered again, an earlier cause explains nothing any more. Nor does the
+// refusal of one key.
 func TestErrorsNameNoCauseThatIsOver(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -170,8 +171,11 @@ func TestErrorsNameNoCauseThatIsOver(t *testing.T) {
 	shortWaitsName(t, l, "connection refused")
 	server.Restart()
 	eventually(t, "the server serves again", func() bool { return waitShortly(t, l) == nil })
+	server.Client(t).HSet(t.Context(), "data", "field", "value")
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "data"})
+	wantErr(t, err, "data", locker.ErrInvalidKey)
 	server.Pause()
-	if err := waitShortly(t, l); !errors.Is(err, locker.ErrUnavailable) || strings.Contains(err.Error(), "refused") {
+	if err := waitShortly(t, l); !errors.Is(err, locker.ErrUnavailable) || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("the server hangs, and the error is: %v", err)
 	}
 }

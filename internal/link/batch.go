@@ -16,7 +16,7 @@ type batch struct {
 	queue   *queue
 	calls   []*Call
 	ctx     *sharedContext
-	failure error // why a call of the batch had no answer; nil: each call had one
+	failure error // why the calls of the batch failed; nil: one of them succeeded
 
 	// The link's mutex guards the fields below.
 	began   time.Time
@@ -72,7 +72,7 @@ func (b *batch) land(gotReply, sent bool, took time.Duration) bool {
 	if b.givenUp {
 		l.hung--
 		b.calls = nil // not used again, because look has perhaps not ended all of them yet
-		if l.noteFailure(gotReply, b.failure); gotReply {
+		if l.noteFailure(b.failure); gotReply {
 			l.answered = now
 		}
 	} else {
@@ -145,11 +145,9 @@ func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool
 		if c.lacksScript(err) && form != inFull {
 			return calls, true
 		}
-		if gotReply = isReply(err); !gotReply {
-			b.failure = err
-		}
+		b.failure = err
 		b.answer(c, text, err, 0, nil)
-		return nil, gotReply
+		return nil, isReply(err)
 	}
 	ctx := b.ctx.Context
 	if len(calls) == 1 {
@@ -182,18 +180,21 @@ func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool
 	if b.queue.acked {
 		acks, acksErr = ackCount(wait, err)
 	}
+	served := false
 	for i, c := range calls {
 		text, own := resultOf(sent[i], err)
-		if isReply(own) {
-			gotReply = true
-		} else {
-			b.failure = own
-		}
+		gotReply = gotReply || isReply(own)
 		if c.lacksScript(own) && form != inFull {
 			unknown = append(unknown, c)
 			continue
 		}
+		if served = served || own == nil; own != nil {
+			b.failure = own
+		}
 		b.answer(c, text, own, acks, acksErr)
+	}
+	if served {
+		b.failure = nil
 	}
 	return unknown, gotReply
 }

@@ -388,6 +388,25 @@ func TestARenewalWaitsForAsLongAsItsLeaseAllows(t *testing.T) {
 	}
 }
 
+// An error reply that came too late for its caller is remembered until a call succeeds.
+func TestALateErrorReplyIsRemembered(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		loading := replyError("LOADING Redis is loading the dataset in memory")
+		for _, broken := range []error{loading, nil} {
+			f.breakWith(broken)
+			f.setDelay(300 * time.Millisecond)
+			c := namedCall("left", Ask)
+			ls.Put(t.Context(), c)
+			synctest.Wait()
+			c.Leave()
+			time.Sleep(time.Second)
+			if failure := ls.Failure("x"); failure != broken {
+				t.Errorf("the failure is %v, want %v", failure, broken)
+			}
+		}
+	})
+}
+
 // Whoever gets no answer learns why other calls had none.
 func TestACallWithoutAnAnswerNamesTheLastFailure(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {

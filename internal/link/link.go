@@ -90,7 +90,7 @@ type link struct {
 	answered  time.Time            // when the last answer came
 	probation int                  // how many answers must be prompt until a call is on its caller's goroutine again
 	hung      int                  // number of batches that were given up and have not returned
-	failure   error                // why calls since the last answer had none; may be nil
+	failure   error                // why the last call failed; nil: it succeeded
 	forgotten bool                 // the link was forgotten; a later call uses a new link
 	adding    int                  // how many calls of addChore are under way
 	trips     trips
@@ -268,7 +268,7 @@ func (l *link) placeFor(c *Call) int {
 // record records what is known after a round trip that took the given time, and whether the node
 // has replied. If it has not, failure says why. The caller holds l.mu.
 func (l *link) record(now time.Time, took time.Duration, gotReply bool, failure error) {
-	l.noteFailure(gotReply, failure)
+	l.noteFailure(failure)
 	if l.prompt = gotReply && took < promptWithin && l.hung == 0; l.prompt && l.probation > 0 {
 		l.probation--
 	}
@@ -283,11 +283,12 @@ func (l *link) record(now time.Time, took time.Duration, gotReply bool, failure 
 	}
 }
 
-// noteFailure remembers why a call had no answer, until a call has one. That the time is over does
-// not say why.
-func (l *link) noteFailure(gotReply bool, err error) {
+// noteFailure remembers why a call failed, until a call succeeds. It remembers an error reply too,
+// which may come when its caller has left: a server that is loading is slow. That the time is over
+// does not say why.
+func (l *link) noteFailure(err error) {
 	switch {
-	case gotReply:
+	case err == nil:
 		l.failure = nil
 	case !errors.Is(err, context.DeadlineExceeded) && (l.failure == nil || !errors.Is(err, os.ErrDeadlineExceeded)):
 		l.failure = err
@@ -298,7 +299,7 @@ func (l *link) noteFailure(gotReply bool, err error) {
 // link knows. The failure is only a text, because it may be that of other calls, and then proves
 // nothing about these calls. The caller holds l.mu.
 func (l *link) unanswered(err error) error {
-	if l.failure == nil {
+	if isReply(l.failure) { // or there is none
 		return err
 	}
 	return fmt.Errorf("%w; the last error was: %v", err, l.failure) //nolint:errorlint // see above

@@ -127,9 +127,9 @@ func (ls *Links) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// Failure returns why the last call to the node of key has no reply, or nil. A client may need
-// longer than its caller has to find out, for example, that the node refuses connections. So the
-// next callers learn it here.
+// Failure returns why the last call to the node of key has failed, or nil. It may be an error reply.
+// A client may need longer than its caller has to find out, for example, that the node refuses
+// connections. So the next callers learn it here.
 func (ls *Links) Failure(key string) error {
 	l := ls.single
 	if l == nil {

@@ -4,6 +4,7 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -108,7 +109,7 @@ func (s *Store) Capabilities() store.Capabilities {
 		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
 		// because no replica has acknowledged this grant.
 		NeedsConfirmation: s.acks.required(),
-		Explain:           func(key string) error { return Refused(s.links.Failure(key)) },
+		Explain:           s.explain,
 		Inspect:           s.Inspect, Keys: s.Keys, Queue: s.Queue, Revoke: s.Revoke, RaiseFence: s.RaiseFence, CheckServer: s.CheckServer,
 	}
 	if s.inbox != nil {
@@ -125,6 +126,16 @@ func (s *Store) Capabilities() store.Capabilities {
 	default:
 	}
 	return can
+}
+
+// explain returns why the node of key does not serve calls, as far as its last error shows. A refusal
+// for good shows it of another call only.
+func (s *Store) explain(key string) error {
+	err := Refused(s.links.Failure(key))
+	if no, ok := errors.AsType[*store.Refusal](err); ok && !no.Temporary && !no.UntilRepaired {
+		return nil
+	}
+	return err
 }
 
 func open(c Client, cfg Settings, k kind) (store.Store, error) {
