@@ -100,9 +100,9 @@ func (e *Engine) takeTogether(g *gathering, all []*waiter, began time.Time) (alo
 	// an earlier question without an answer, other tokens could meet leases of these tokens.
 	case !j.unclear && errors.As(failure, &no):
 		j.forget()
-		return 1, nil
+		return len(all), nil
 	case failure != nil:
-		return 1, j.undo(failure)
+		return len(all), j.undo(failure)
 	}
 	for i, g := range grants {
 		if g.State == store.Done {
@@ -116,7 +116,7 @@ func (e *Engine) takeTogether(g *gathering, all []*waiter, began time.Time) (alo
 		}
 	}
 	for i, g := range grants {
-		if g.State != store.Granted {
+		if g.State != store.Granted && g.State != store.NotOurs { // NotOurs: the key is free, but others are not
 			j.forget()
 			return i + 1, nil
 		}

@@ -62,6 +62,53 @@ func TestRunAllTakesAllKeysInOneStep(t *testing.T) {
 	})
 }
 
+// The first step shows which key is held. The keys up to this key are taken alone, and the keys
+// after it in one step. So a held key costs few calls, and is not kept from others during a call for
+// each later key.
+func TestRunAllTakesTheKeysAfterAHeldKeyInOneStep(t *testing.T) {
+	for held, want := range map[string]int{"a": 1 + 1 + 1, "c": 1 + 3 + 1, "e": 1 + 5} {
+		t.Run(held, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, _ := processes(t, store, 2)
+				lease, before := acquire(t, ls[0], locker.Rule{Key: held}), store.Calls(locker.OpAcquire)
+				time.AfterFunc(time.Millisecond, func() { release(t, lease) })
+				if err := locker.RunAll(t.Context(), ls[1], rulesOf("a", "b", "c", "d", "e"), nothing); err != nil {
+					t.Fatal(err)
+				}
+				if n := store.Calls(locker.OpAcquire) - before; n != want {
+					t.Errorf("%d calls, want %d", n, want)
+				}
+			})
+		})
+	}
+}
+
+// After a step without a grant for a reason that is not a held key, the step is not tried again.
+func TestRunAllTriesAStepThatTheStoreRefusesOnlyOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		steps := 0
+		l := lockertest.NewLocker(t, refusesSteps{backend, &steps})
+		if err := locker.RunAll(t.Context(), l, rulesOf("a", "b", "c", "d"), nothing); err != nil || steps != 1 {
+			t.Errorf("%v after %d steps for several keys, want 1", err, steps)
+		}
+	})
+}
+
+// refusesSteps is a Store that takes no keys in one step, like a Cluster with keys of several slots.
+type refusesSteps struct {
+	*lockertest.Memory
+	steps *int
+}
+
+func (r refusesSteps) Capabilities() store.Capabilities {
+	can := store.CapabilitiesOf(r.Memory)
+	can.AcquireAll = func(context.Context, []store.Claim) ([]store.Grant, error) {
+		*r.steps++
+		return nil, &store.Refusal{Err: locker.ErrUnsupported}
+	}
+	return can
+}
+
 func TestRunAllOfNothingRuns(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
