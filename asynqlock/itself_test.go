@@ -12,7 +12,6 @@ import (
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
-	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/polling"
 )
 
@@ -52,25 +51,6 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 		if _, err := asynqlock.New(tc.l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), tc.policy)); err != nil {
 			t.Errorf("%s, put off: %v", name, err)
 		}
-	}
-}
-
-// The metadata of the lease names its task.
-func TestALeaseNamesItsTask(t *testing.T) {
-	t.Parallel()
-	q, w, store := newQueue(t), newWork(), lockertest.NewMemory()
-	l := lockertest.NewLocker(t, store)
-	q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Once(time.Hour)), asynq.Config{}, w)
-	id := q.enqueue("job", `{"account":"42"}`).ID
-	next(t, w)
-	info, err := l.Inspect(t.Context(), busyKey)
-	if err != nil || info.Metadata != "asynq-task:"+q.name+":"+id {
-		t.Errorf("the lease has the metadata %q, %v", info.Metadata, err)
-	}
-	w.end <- struct{}{}
-	await(t, "it is done", func() bool { return q.state(id) == "gone" })
-	if n := store.Calls(locker.OpAcquire); n != 1 {
-		t.Errorf("%d acquires for one task", n)
 	}
 }
 

@@ -2,6 +2,7 @@ package asynqlock_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,9 +56,10 @@ func TestReadersThatWaitForAWriterRunTogether(t *testing.T) {
 	const all = 3
 	q, together := newQueue(t), make(chan struct{})
 	var begun atomic.Int32
+	end := sync.OnceFunc(func() { close(together) })
 	read := func() { // no reader ends before all have begun
 		if begun.Add(1) == all {
-			close(together)
+			end()
 		}
 		<-together
 	}
@@ -69,6 +71,7 @@ func TestReadersThatWaitForAWriterRunTogether(t *testing.T) {
 		asynqlock.On("job:read", keys, asynqlock.Rule(locker.Rule{Mode: locker.Shared}), asynqlock.Snooze(longest)))
 	q.stop(g)
 	open := q.gated(g, &record{then: read})
+	t.Cleanup(end)
 	for range all {
 		id := q.enqueue("job:read", numbered(1)).ID
 		await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })

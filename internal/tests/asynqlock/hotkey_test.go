@@ -2,10 +2,9 @@ package asynqlock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strconv"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// hot is a worker in a process of its own. All its tasks have one key. Each task writes to Redis
-// when it begins and when it ends.
+// hot is a worker in a process of its own, for the queues q and q-low. Each task writes a note to
+// Redis when it begins and when it ends.
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
@@ -33,107 +32,89 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
-		note := func(what string) error {
-			return c.RPush(ctx, queue+":notes", what+" "+string(t.Payload())+" "+strconv.Itoa(os.Getpid())).Err()
+		note := func(what string) {
+			fatal(c.RPush(ctx, queue+":notes", fmt.Sprintln(what, string(t.Payload()), os.Getpid(), time.Now().UnixMilli())).Err())
 		}
-		if err := note("begin"); err != nil {
-			return err
-		}
-		time.Sleep(work) // the work of the task
-		return note("end")
+		note("begin")
+		time.Sleep(work)
+		note("end")
+		return nil
 	})
 	server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
 		Concurrency: 4, Queues: map[string]int{queue: 1, queue + "-low": 1}, Logger: silent{},
 	}))
 	fatal(server.Start(mux))
-	fmt.Println("ready", os.Getpid())
+	fmt.Println("ready")
 	select {}
 })
 
-// A note is what a task has written: "begin" or "end", its account and number, and its process.
-type note struct {
-	what       string
-	account, n int
-	process    string
-}
+const hotAccount = 42
 
-// notes returns the notes that the tasks have written, in order.
-func notes(t *testing.T, c *redis.Client, queue string) (all []note) {
+// enqueueReport enqueues task n of an account, in one of the two queues.
+func enqueueReport(t *testing.T, c *redis.Client, queue string, account, n int) *asynq.TaskInfo {
 	t.Helper()
-	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
-	must(t, err)
-	for _, line := range lines {
-		var n note
-		if _, err := fmt.Sscanf(line, `%s {"account":%d,"n":%d} %s`, &n.what, &n.account, &n.n, &n.process); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
-		all = append(all, n)
-	}
-	return all
-}
-
-// awaitEnds waits until n tasks of the queue have ended, but no longer than limit. It returns the
-// notes of all tasks.
-func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, limit time.Duration) []note {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		all, ended := notes(t, c, queue), 0
-		for _, note := range all {
-			if note.what == "end" {
-				ended++
-			}
-		}
-		if ended >= n {
-			return all
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d tasks have ended within %v", ended, n, limit)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-// enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task,
-// number 0, is not put off. For task 0, enqueueHot waits until the task has begun.
-func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
-	t.Helper()
-	log := queue
 	if n%2 == 1 {
 		queue += "-low"
 	}
 	info, err := asynq.NewClientFromRedisClient(c).EnqueueContext(t.Context(),
-		asynq.NewTask("report", fmt.Appendf(nil, `{"account":42,"n":%d}`, n)), asynq.Queue(queue))
+		asynq.NewTask("report", fmt.Appendf(nil, `{"account":%d,"n":%d}`, account, n)), asynq.Queue(queue))
 	must(t, err)
-	i, deadline := asynq.NewInspectorFromRedisClient(c), time.Now().Add(time.Minute)
-	for {
-		now, err := i.GetTaskInfo(queue, info.ID)
-		if errors.Is(err, asynq.ErrTaskNotFound) || err == nil && (now.State == asynq.TaskStateRetry || n == 0 && len(notes(t, c, log)) > 0) {
-			return
+	return info
+}
+
+// A note is what a task has written.
+type note struct {
+	what             string // "begin" or "end"
+	account, n       int
+	process, written int64 // the process, and when it wrote the note, in ms
+}
+
+// awaitEnds waits until all tasks of the queue have ended, and returns their notes, in order.
+func awaitEnds(t *testing.T, c *redis.Client, queue string, all int) (notes []note) {
+	t.Helper()
+	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		n := c.LLen(t.Context(), queue+":notes").Val()
+		if n == int64(2*all) {
+			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("task %d is not put off: %+v, %v", n, now, err)
+			t.Fatalf("%d tasks have written %d notes", all, n)
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
+	for _, line := range c.LRange(t.Context(), queue+":notes", 0, -1).Val() {
+		var n note
+		_, err := fmt.Sscanf(line, `%s {"account":%d,"n":%d} %d %d`, &n.what, &n.account, &n.n, &n.process, &n.written)
+		must(t, err)
+		notes = append(notes, n)
+	}
+	return notes
 }
 
 // Three processes receive tasks of one key from two queues. The tasks run one at a time, in the
-// order in which they were enqueued.
+// order in which they arrived.
 func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
+	inspector := asynq.NewInspectorFromRedisClient(c)
 	queue := fmt.Sprint("hot", runs.Add(1))
 	for range 3 {
 		hot.Start(t, redistest.Shared(t).Addr(), queue, "300ms").Expect(t, "ready")
 	}
 	const all = 20
-	began := time.Now()
 	for n := range all {
-		enqueueHot(t, c, queue, n)
+		info := enqueueReport(t, c, queue, hotAccount, n)
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			now, err := inspector.GetTaskInfo(info.Queue, info.ID)
+			if err != nil || now.State == asynq.TaskStateRetry || n == 0 && c.LLen(t.Context(), queue+":notes").Val() > 0 {
+				break // it has ended, or is put off, or has begun
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("task %d is %v", n, now.State)
+			}
+		}
 	}
-	processes := make(map[string]bool)
-	for i, note := range awaitEnds(t, c, queue, all, 2*time.Minute) {
+	processes := make(map[int64]bool)
+	for i, note := range awaitEnds(t, c, queue, all) {
 		processes[note.process] = true
 		if want := []string{"begin", "end"}[i%2]; note.what != want || note.n != i/2 {
 			t.Fatalf("note %d is %v, want the %s of task %d", i, note, want, i/2)
@@ -142,5 +123,38 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	if len(processes) < 2 {
 		t.Errorf("%d processes had tasks", len(processes))
 	}
-	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
+}
+
+// 400 tasks of one key lie among 1 000 tasks of other keys, in two queues that two servers work
+// off. The tasks of the one key run one at a time, and the others do not wait for them.
+func TestABacklogOfAHotKeyHoldsUpNoOtherKey(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	queue := fmt.Sprint("backlog", runs.Add(1))
+	const hotTasks, others = 400, 1000
+	for n := range hotTasks + others {
+		account := hotAccount
+		if n%7 >= 2 { // five of seven
+			account = 1000 + n
+		}
+		enqueueReport(t, c, queue, account, n)
+	}
+	for range 2 {
+		hot.Start(t, redistest.Shared(t).Addr(), queue, "5ms").Expect(t, "ready")
+	}
+	notes := awaitEnds(t, c, queue, hotTasks+others)
+	isHot := func(n note) bool { return n.account == hotAccount }
+	took := func(of []note) time.Duration {
+		return time.Duration(of[len(of)-1].written-notes[0].written) * time.Millisecond
+	}
+	other, hot := slices.DeleteFunc(slices.Clone(notes), isHot), slices.DeleteFunc(slices.Clone(notes), func(n note) bool { return !isHot(n) })
+	t.Logf("%d tasks of other keys took %v, %d tasks of 5 ms with one key took %v", len(other)/2, took(other), len(hot)/2, took(hot))
+	if took(other) > took(hot)/2 {
+		t.Error("the other keys have waited for the hot key")
+	}
+	for i := 0; i < len(hot); i += 2 {
+		if hot[i].what != "begin" || hot[i+1].what != "end" || hot[i].n != hot[i+1].n {
+			t.Fatalf("%v and %v ran at the same time", hot[i], hot[i+1])
+		}
+	}
 }
