@@ -399,7 +399,7 @@ func TestALateErrorReplyIsRemembered(t *testing.T) {
 			ls.Put(t.Context(), c)
 			synctest.Wait()
 			c.Leave()
-			time.Sleep(time.Second)
+			<-time.After(time.Second) // in the bubble
 			if failure := ls.Failure("x"); failure != broken {
 				t.Errorf("the failure is %v, want %v", failure, broken)
 			}
