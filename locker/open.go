@@ -91,6 +91,9 @@ func dial(server any, acked time.Duration) (redis.UniversalClient, error) {
 			own.ContextTimeoutEnabled = true
 			own.ReadTimeout, own.WriteTimeout = cmp.Or(own.ReadTimeout, answerFor+acked), cmp.Or(own.WriteTimeout, answerFor)
 			own.PipelinePoolSize = cmp.Or(own.PipelinePoolSize, onePool)
+			// A dial asks all Sentinels, and dials them again and again by itself. With repetitions on
+			// both sides it takes longer than any call, so nobody would learn that they are down.
+			own.DialerRetries = cmp.Or(own.DialerRetries, 1)
 			return redis.NewFailoverClient(&own), nil
 		}
 	case *redis.ClusterOptions:
