@@ -186,7 +186,7 @@ func (w *waiter) giveUp(reason error) error {
 // knows why, explainFailure returns the Store's reason.
 func (w *waiter) explainFailure() error {
 	explain := w.engine.can.Explain
-	if explain != nil && (w.failure == nil || w.failure == errNoAnswer) {
+	if explain != nil && (w.failure == nil || w.failure == errNoAnswer || errors.Is(w.failure, context.DeadlineExceeded)) {
 		if err := explain(w.key()); err != nil {
 			return err
 		}
