@@ -95,7 +95,7 @@ func TestAKilledHoldersLeaseRunsOut(t *testing.T) {
 func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	client := server.Client(t)
+	client := server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })
 	l := newSingle(t, client)
 	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
 
