@@ -102,10 +102,7 @@ func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 			return now, err
 		}
 		// If the work has ended its transaction, the answer would be committed by itself. On MySQL
-		// and SQLite, the proof would also end the savepoints of Nested.
-		if in.tx.isNested() && a.h.dialect != Postgres {
-			return now, fmt.Errorf("%w: sqllock: Swap inside of Nested; store the answer outside of it", locker.ErrUnsupported)
-		}
+		// and SQLite, this check also ends the savepoints of the work.
 		if err := in.tx.Verify(ctx); err != nil {
 			return now, err
 		}

@@ -18,8 +18,6 @@ type base struct {
 	locker locker.Locker // nil: the Handle acquires no locks
 	begin  begin
 	root   *base // the base that New has made; Operation and Adapt copy it
-
-	ownConn bool // transactions begin on a connection of the caller, of database/sql
 }
 
 // begin opens a transaction. It returns the transaction twice: handle is for the function, and tx

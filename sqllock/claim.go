@@ -15,7 +15,6 @@ import (
 // operation into the ledger, and mark the transaction, so that the proof can later show that it is
 // still open. Then enter writes the caller's operation.
 func (a *attempt) enter(ctx context.Context) (err error) {
-	defer a.idle.touch()
 	if a.dialect == Postgres {
 		err = a.enterPostgres(ctx)
 	} else {
@@ -24,6 +23,7 @@ func (a *attempt) enter(ctx context.Context) (err error) {
 	if err == nil && a.hasOperation {
 		err = a.writeOperation(ctx)
 	}
+	a.idle.touch()
 	return err
 }
 

@@ -5,65 +5,32 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/latchkit/latchkit/locker"
 )
 
-// A Beginner begins transactions of database/sql: *sql.DB, *sql.Conn, and types that embed them,
-// such as *sqlx.DB.
+// A Beginner begins transactions of database/sql: *sql.DB, and types that embed it, such as *sqlx.DB.
 type Beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
-}
-
-// connection is *sql.Conn, and types that embed it.
-type connection interface {
-	Beginner
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	Raw(f func(driverConn any) error) error
+	Conn(ctx context.Context) (*sql.Conn, error)
 }
 
 // openStandard begins a transaction of db. On MySQL, openStandard keeps the connection, because the
 // session's settings must be restored after the transaction. On SQLite, it keeps the connection
-// because a COMMIT that fails may leave the transaction open. inUse is whether a transaction of
-// another goroutine uses db, if db is the caller's own connection.
-func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions, inUse *atomic.Bool) (*standard, error) {
-	s := &standard{release: func() {}}
-	if conn, ok := db.(connection); ok { // the caller's own connection
-		if !inUse.CompareAndSwap(false, true) {
-			return nil, errUsed
-		}
-		s.release = func() { inUse.Store(false) }
-		if err := d.checkUnused(ctx, conn); err != nil {
-			s.release()
-			return nil, err
-		}
-		s.conn = conn
-	} else if d != Postgres {
-		if pool, ok := db.(interface {
-			Conn(ctx context.Context) (*sql.Conn, error)
-		}); ok { // *sql.DB
-			conn, err := pool.Conn(ctx)
-			if err != nil {
-				return nil, err
-			}
-			db, s.conn, s.release = conn, conn, func() { _ = conn.Close() }
-		} else if d == MySQL {
-			var begun func() bool
-			ctx, begun = untilBegun(ctx)
-			defer begun()
-		}
+// because a COMMIT that fails may leave the transaction open.
+func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (s *standard, err error) {
+	s = new(standard)
+	if d == Postgres {
+		s.Tx, err = db.BeginTx(ctx, opts)
+		return s, err
 	}
-	tx, err := db.BeginTx(ctx, opts)
-	if err != nil {
-		s.release()
+	if s.conn, err = db.Conn(ctx); err != nil {
 		return nil, err
 	}
-	s.Tx = tx
-	return s, nil
+	if s.Tx, err = s.conn.BeginTx(ctx, opts); err != nil {
+		_ = s.conn.Close()
+	}
+	return s, err
 }
 
 // untilBegun returns a context that ends with ctx until begun is called. On MySQL, the end of the
@@ -74,43 +41,12 @@ func untilBegun(ctx context.Context) (own context.Context, begun func() bool) {
 	return own, context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 }
 
-// checkUnused returns an error if conn has an open transaction. On MySQL, BEGIN would commit the
-// open transaction. On PostgreSQL, the COMMIT of Do would also commit the open transaction. SQLite
-// itself refuses a second transaction.
-func (d Dialect) checkUnused(ctx context.Context, conn connection) error {
-	const savepoint = "latchkit_unused"
-	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)
-	switch {
-	case d == SQLite:
-		if err == nil {
-			_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
-		}
-		return err
-	case d == Postgres && state(err) == "25P01": // no transaction is open
-		return nil
-	case err != nil:
-		return err
-	}
-	_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
-	if d == MySQL && d.number(err) == mysqlNoSavepoint { // no transaction is open, so the savepoint ended with its statement
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return errUsed
-}
-
-var errUsed = fmt.Errorf("%w: sqllock: a transaction is open on the connection already; "+
-	"end it first, or claim in it with sqllock.InTx; goroutines need a *sql.DB, or a connection each", locker.ErrUnsupported)
-
 // standard is a transaction of database/sql.
 type standard struct {
 	*sql.Tx
-	conn    connection // the connection of the transaction; nil: unknown
-	release func()     // returns conn to its pool
-	restore string     // restores the settings of conn's session; "": unchanged
-	tidied  sync.Once  // conn was returned to its pool
+	conn    *sql.Conn // the connection of the transaction, until it goes back to its pool; nil: unknown
+	restore string    // restores the settings of conn's session; "": unchanged
+	tidied  sync.Once // conn was returned to its pool
 
 	use  sync.RWMutex // read-locked while a statement of the function runs
 	over bool         // written under use: the transaction takes no more statements of the function
@@ -120,7 +56,7 @@ type standard struct {
 // database/sql: call it in [Database.Begin]. After the transaction, the settings of conn's session
 // are restored, and conn is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
-	return &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }}
+	return &standard{Tx: tx, conn: conn}
 }
 
 // tidyWithin is the time-out of the clean-up of a connection after its transaction.
@@ -183,10 +119,10 @@ func bounded(ctx context.Context, end func() error) error {
 // On SQLite, a ROLLBACK fails if no transaction is open.
 func (s *standard) tidy(queries ...string) {
 	s.tidied.Do(func() {
-		defer s.release()
 		if s.conn == nil {
 			return
 		}
+		defer func() { _ = s.conn.Close() }()
 		ctx, cancel := context.WithTimeout(context.Background(), tidyWithin)
 		defer cancel()
 		for _, query := range queries {

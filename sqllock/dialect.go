@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -41,13 +40,8 @@ var drivers = map[Dialect][]string{
 // detect finds the dialect of db by its driver. db may be nil.
 func detect(db any) (Dialect, error) {
 	found := db
-	switch db := db.(type) {
-	case interface{ Driver() driver.Driver }: // *sql.DB, and what embeds it
+	if db, ok := db.(interface{ Driver() driver.Driver }); ok { // *sql.DB, and what embeds it
 		found = db.Driver()
-	case interface{ Raw(func(any) error) error }: // *sql.Conn
-		if err := db.Raw(func(conn any) error { found = conn; return nil }); err != nil {
-			return 0, err
-		}
 	}
 	t := reflect.TypeOf(found)
 	for t != nil && t.Kind() == reflect.Pointer {
@@ -89,18 +83,8 @@ var agos = map[Dialect]string{
 	SQLite:   "datetime('now', '-' || ? || ' seconds')",
 }
 
-// prepared caches the statements of each dialect and prefix.
-var prepared sync.Map
-
 // statements returns the statements of d, with the program's table prefix.
 func (d Dialect) statements(prefix string) statements {
-	type wanted struct {
-		dialect Dialect
-		prefix  string
-	}
-	if s, ok := prepared.Load(wanted{d, prefix}); ok {
-		return s.(statements)
-	}
 	all := make(statements)
 	for _, folder := range []string{"sql", "sql/" + dialectNames[d]} { // the later statement replaces the earlier
 		names, _ := fs.Glob(files, folder+"/*.sql") // the pattern is valid
@@ -116,7 +100,6 @@ func (d Dialect) statements(prefix string) statements {
 			all[strings.TrimSuffix(path.Base(name), ".sql")] = query
 		}
 	}
-	prepared.Store(wanted{d, prefix}, all)
 	return all
 }
 

@@ -16,7 +16,7 @@
 // committed. [Handle.Migrate] creates the tables for the fences.
 //
 // PostgreSQL, MariaDB, MySQL and SQLite are recognized by the driver's package. Use [WithDialect]
-// for a driver that is wrapped. *sql.DB, *sql.Conn and *sqlx.DB need no adapter. The modules
+// for a driver that is wrapped. *sql.DB and *sqlx.DB need no adapter. The modules
 // contrib/pgxlock, contrib/gormlock and contrib/sqlxlock are for pgx, GORM and sqlx. For any other
 // library, write a [Database], which takes a few lines, and give it to [NewWith]. [Handle.Within]
 // is for code that runs under a lease already, such as the handler of a route that ginlock guards.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -35,10 +34,8 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, b.ownConn = db.(connection)
-	inUse := new(atomic.Bool)
 	b.begin = func(ctx context.Context, opts *sql.TxOptions) (any, Transaction, error) {
-		s, err := openStandard(ctx, db, b.dialect, opts, inUse)
+		s, err := openStandard(ctx, db, b.dialect, opts)
 		if err != nil {
 			return nil, nil, err
 		}

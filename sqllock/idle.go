@@ -5,19 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// idleness records how long a transaction may be idle before the server ends it, and whether it may
-// have been idle for longer. A paused holder cannot end its transaction, so the server must.
+// idleness records how long a transaction may be idle before the server ends it, and since when it
+// may have been idle. A paused holder cannot end its transaction, so the server must.
 type idleness struct {
 	limit   time.Duration
 	dialect Dialect
-
-	mu       sync.Mutex
-	lastUse  time.Time // time of the last known statement
-	exceeded bool      // the transaction was idle for longer than the limit
+	began   time.Time
+	lastUse atomic.Int64 // the time from began to the last statement that is known and has succeeded
 }
 
 // noIdleLimit is the limit of a transaction whose idle time only the server limits: the largest one
@@ -38,22 +36,11 @@ func (i *idleness) begin(a *attempt) {
 	if a.dialect == MySQL { // the time-out of MySQL is a number of whole seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
 	}
-	i.touch()
+	i.began = time.Now()
 }
 
-// touch records that a statement has run now, so that the idle time begins again.
-func (i *idleness) touch() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.exceeded = i.isExceeded()
-	i.lastUse = time.Now()
-}
-
-// isExceeded reports whether the idle limit was exceeded, so that the server may have ended the
-// transaction. The caller holds i.mu.
-func (i *idleness) isExceeded() bool {
-	return i.exceeded || !i.lastUse.IsZero() && time.Since(i.lastUse) >= i.limit-idleRounding
-}
+// touch records that a statement has succeeded now, so that the idle time begins again.
+func (i *idleness) touch() { i.lastUse.Store(int64(time.Since(i.began))) }
 
 // millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
@@ -68,13 +55,11 @@ const idleRounding = 50 * time.Millisecond
 
 // judge returns an ErrIdle that wraps err if err may be the consequence of idleness; otherwise nil.
 // PostgreSQL and MySQL report idleness. MariaDB only closes the connection; then judge checks
-// whether the idle time was longer than the limit. SQLite has no server that could end a
+// whether the last statement was longer ago than the limit. SQLite has no server that could end a
 // transaction.
 func (i *idleness) judge(err error) error {
-	i.mu.Lock()
-	exceeded := i.isExceeded()
-	i.mu.Unlock()
-	lost := i.dialect != SQLite && isConnectionLost(err) && exceeded
+	idle := time.Since(i.began) - time.Duration(i.lastUse.Load())
+	lost := i.dialect != SQLite && isConnectionLost(err) && idle >= i.limit-idleRounding
 	if !lost && !i.dialect.isIdleness(err) {
 		return nil
 	}

@@ -27,7 +27,7 @@ import (
 // The transaction may be idle for as long as the server allows. On PostgreSQL, [WithIdleLimit] can
 // set a shorter time. Errors are those of Within and, with Operation, locker.ErrDone.
 func (h *Handle[T]) InTx(ctx context.Context, tx *sql.Tx) (*Claim, error) {
-	return h.InTxWith(ctx, &standard{Tx: tx, release: func() {}})
+	return h.InTxWith(ctx, &standard{Tx: tx})
 }
 
 // InTxWith is InTx for a library that is not database/sql. InTxWith does not call tx's Commit or

@@ -158,9 +158,8 @@ func (b *base) recall(ctx context.Context, resource, id string) (committed bool,
 			return tx.Row(ctx, b.stmts["recall"], []any{id}, &found)
 		})
 	}
-	// On the caller's own connection, database/sql waits for a COMMIT that hangs, and some drivers
-	// of SQLite wait for another writer, whatever ctx says.
-	if b.ownConn || b.dialect == SQLite {
+	// Some drivers of SQLite wait for another writer, whatever ctx says.
+	if b.dialect == SQLite {
 		err = bounded(ctx, recall)
 	} else {
 		err = recall()
@@ -184,15 +183,10 @@ func (b *base) inSeparateTx(ctx context.Context, work func(tx Transaction) error
 		}
 		return err
 	}
-	// After a COMMIT that failed, a library keeps its connection until the ROLLBACK. But a
-	// COMMIT of database/sql ends by itself, also when ctx cuts it short. A late ROLLBACK would
-	// meet the next transaction of the caller's connection.
-	ends := false
 	if err = work(tx); err == nil {
 		err = tx.Commit(ctx)
-		_, ends = tx.(*standard)
 	}
-	if err != nil && !ends {
+	if err != nil { // a library may keep its connection until the ROLLBACK
 		_ = bounded(ctx, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
 	}
 	return err

@@ -3,7 +3,6 @@ package sqllock
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -41,8 +40,9 @@ func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases)
 func (c *Claim) Op() string { return c.attempt.op() }
 
 // Tx is the transaction of Do's function. It has the methods of *sql.Tx that take a context. Do
-// itself commits and rolls back, so Tx has no Commit and no Rollback. Tx implements sqlc's DBTX and
-// similar interfaces. Its zero value is not usable.
+// itself commits and rolls back, so Tx has no Commit and no Rollback. For work that may be undone
+// alone, send SAVEPOINT and ROLLBACK TO SAVEPOINT as statements. Tx implements sqlc's DBTX and similar
+// interfaces. Its zero value is not usable.
 //
 // On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
 // remembers such an error: no statement runs after it, and Do returns the error even if the
@@ -54,9 +54,8 @@ type Tx struct {
 	*Claim
 	std *standard
 
-	mu    sync.Mutex
-	err   error // the error that has ended the transaction
-	depth int   // number of open savepoints
+	mu  sync.Mutex
+	err error // the error that has ended the transaction
 }
 
 func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
@@ -119,11 +118,12 @@ func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
 	if t.std.over { // a goroutine that the function has left behind
 		return r, sql.ErrTxDone
 	}
-	defer t.attempt.idle.touch()
 	if err := t.endError(); err != nil {
 		return r, err
 	}
-	r, err = statement()
+	if r, err = statement(); err == nil {
+		t.attempt.idle.touch()
+	}
 	return r, t.watch(err)
 }
 
@@ -151,69 +151,6 @@ func (t *Tx) endError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
-}
-
-// Nested runs fn inside a savepoint. If fn fails or panics, its changes are undone, and the
-// transaction continues. Nested returns fn's error unchanged, and its caller decides what follows.
-// fn may call Nested. Only one goroutine at a time may use the Tx.
-func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
-	t.mu.Lock()
-	t.depth++
-	savepoint := fmt.Sprintf("latchkit_%d", t.depth)
-	t.mu.Unlock()
-	defer func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.depth--
-	}()
-	if _, err := t.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
-		return err
-	}
-	kept := false
-	defer func() {
-		if kept {
-			return
-		}
-		if undone := t.undo(ctx, savepoint); undone != nil {
-			err = errors.Join(err, undone)
-		}
-	}()
-	if err := fn(ctx, t); err != nil {
-		return err
-	}
-	if _, err := t.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint); err != nil {
-		return err
-	}
-	kept = true
-	return nil
-}
-
-// isNested reports whether a function of Nested runs.
-func (t *Tx) isNested() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.depth > 0
-}
-
-// undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If this fails,
-// the state of the transaction is unknown, and the transaction cannot be committed any more.
-func (t *Tx) undo(ctx context.Context, savepoint string) error {
-	if t.endError() != nil {
-		return nil // nothing to undo: the whole transaction has ended
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
-	defer cancel()
-	for _, do := range []string{"ROLLBACK TO SAVEPOINT ", "RELEASE SAVEPOINT "} {
-		if _, err := t.std.ExecContext(ctx, do+savepoint); err != nil {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			if t.err == nil {
-				t.err = fmt.Errorf("sqllock: the savepoint could not be undone, so the transaction is lost: %w", err)
-			}
-			return err
-		}
-	}
-	return nil
 }
 
 // FencedUpdate runs an UPDATE that writes the fence into the row itself. db is a *Tx, *sql.DB,

@@ -11,7 +11,6 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
-	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -137,61 +136,6 @@ func TestACommitWithoutAnAnswerKeepsNobodyBeyondItsTime(t *testing.T) {
 	}, postgres, maria)
 }
 
-// On the caller's own connection, database/sql waits for a COMMIT that hangs. Do and its lock do
-// not.
-func TestACommitOnTheCallersConnectionKeepsNobodyBeyondItsTime(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		far, w := overWire(t, db)
-		conn, err := far.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, _ := memory(t)
-		h := handle(t, l, conn, sqllock.WithAnswerWithin(500*time.Millisecond))
-		back := make(chan error, 1)
-		go func() {
-			back <- h.Do(t.Context(), account, func(_ context.Context, tx *sqllock.Tx) error {
-				_ = tx.SQL() // from now on, database/sql sends the COMMIT
-				w.Strike(chaos.Swallow, true)
-				return nil
-			})
-		}()
-		select {
-		case err := <-back:
-			if !errors.Is(err, sqllock.ErrCommitUnknown) {
-				t.Errorf("err = %v", err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("Do is not back after 10 s")
-		}
-		w.Cut()
-	}, postgres, maria)
-}
-
-// A savepoint of Nested survives Swap, or Swap says that it cannot keep it.
-func TestSwapInsideOfNested(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		answers, _ := newAnswers(t, db)
-		err := answers.Transact(t.Context(), func(ctx context.Context) error {
-			tx, _ := sqllock.TxFromContext(ctx)
-			err := tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
-				_, err := answers.Swap(ctx, "k", idempotency.Record{}, idempotency.Record{Run: "r"}, time.Minute)
-				return err
-			})
-			if db.dialect == postgres && err != nil || db.dialect != postgres && !errors.Is(err, locker.ErrUnsupported) {
-				t.Errorf("Swap: %v", err)
-			}
-			return deposit(10)(ctx, tx)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		db.checkBalance(t, 110)
-	})
-}
-
 // A request runs once on every Locker: a lease whose fence no database can compare is not claimed,
 // and beside it the others are.
 func TestAnAnswerNeedsNoFence(t *testing.T) {
@@ -264,31 +208,6 @@ func TestAnAnswerIsNotCommittedBesideTheNextHolderOfAPermit(t *testing.T) {
 			t.Errorf("the control: %v, want ErrLost", err)
 		}
 		db.checkBalance(t, 100)
-	})
-}
-
-// Beside a lease that cannot be claimed, a Shared lease is locked against claims.
-func TestAnAnswerIsStoredUnderASharedLease(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		answers, _ := newAnswers(t, db)
-		permits := newPermits(t, 1)
-		readers := lockertest.NewLocker(t, lockertest.NewMemory())
-		keeper := idempotency.Keeper{Locker: permits, Store: answers}
-		err := locker.Run(t.Context(), readers, locker.Rule{Key: "tariff", Mode: locker.Shared}, func(ctx context.Context) error {
-			_, err := keeper.Do(ctx, idempotency.Request{Rule: locker.Rule{Key: "pay"}}, func(ctx context.Context) idempotency.Outcome {
-				tx, _ := sqllock.TxFromContext(ctx)
-				if err := deposit(10)(ctx, tx); err != nil {
-					t.Error(err)
-				}
-				return idempotency.Outcome{Keep: true}
-			})
-			return err
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		db.checkBalance(t, 110)
 	})
 }
 

@@ -17,13 +17,8 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
 		for name, beginner := range map[string]sqllock.Beginner{
-			"sql.DB": db.DB, "sql.Conn": conn, "sqlx.DB": sqlx.NewDb(db.DB, db.driver), "a struct around it": db,
+			"sql.DB": db.DB, "sqlx.DB": sqlx.NewDb(db.DB, db.driver), "a struct around it": db,
 		} {
 			before := db.balance(t)
 			if err := transact(t.Context(), l, beginner, account, deposit(1)); err != nil {

@@ -3,8 +3,6 @@ package sqllock_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,52 +11,6 @@ import (
 
 // These tests are about transactions that end before Do has sent a COMMIT. An error ends the
 // transaction, or the caller's function ends it.
-
-// InnoDB reports the deadlock of a SELECT … FOR UPDATE only when the row of the deadlock is read.
-// The Tx of sqllock does not get this error, because only rows.Err or Scan returns it.
-func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
-	t.Parallel()
-	t.Run("mysql", func(t *testing.T) {
-		t.Parallel()
-		db := newDatabase(t, maria)
-		l, _ := memory(t)
-		m := newMeeting()
-		var deadlocks [2]error
-		errs := runTogether(2, func(i int) error {
-			rule := account
-			rule.Key = fmt.Sprintf("careless:%d", i)
-			return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
-				if err := write(ctx, tx, 1+i, 0); err != nil {
-					return err
-				}
-				m.wait()
-				rows, err := tx.QueryContext(ctx, "SELECT id FROM accounts FORCE INDEX (PRIMARY) ORDER BY id "+[]string{"ASC", "DESC"}[i]+" FOR UPDATE")
-				if err != nil {
-					return err
-				}
-				for rows.Next() {
-				}
-				deadlocks[i] = rows.Err()
-				_, _ = tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO accounts (id, balance) VALUES (%d, 0)", 10+i))
-				return nil
-			}, sqllock.WithRetries(0))
-		})
-		for i := range errs {
-			if (deadlocks[i] == nil) != (errs[i] == nil) {
-				t.Errorf("the deadlock was %v, Do returned %v", deadlocks[i], errs[i])
-			}
-		}
-		if (errs[0] == nil) == (errs[1] == nil) {
-			t.Fatalf("want one deadlock, got %v", errs)
-		}
-		if n := db.number(t, "SELECT count(*) FROM accounts WHERE id >= 10"); n != 1 {
-			t.Errorf("%d rows are left, want one: that of the transaction that was committed", n)
-		}
-		if n := db.number(t, "SELECT count(*) FROM accounts WHERE balance = 0"); n != 2 {
-			t.Errorf("%d rows were written, want two: all work of one transaction", n)
-		}
-	})
-}
 
 // A function under Do must not end its transaction. If it calls Commit or Rollback nevertheless, the
 // error has the operation, which Resolve knows.
@@ -141,42 +93,6 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 		if n := db.number(t, "SELECT @@SESSION.wait_timeout"); n < 1000 {
 			t.Errorf("%s: wait_timeout is %d", name, n)
 		}
-	}
-}
-
-// Instead of a pool, Do may get a *sql.Conn, which is a single connection. The session of this
-// connection gets its old settings back, too.
-func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	l, _ := memory(t)
-	conn, err := db.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	seen := []int64{}
-	look := func(q querier) {
-		for _, name := range []string{"wait_timeout", "autocommit"} {
-			var n int64
-			if err := q.QueryRowContext(t.Context(), "SELECT @@SESSION."+name).Scan(&n); err != nil {
-				t.Error(err)
-			}
-			seen = append(seen, n)
-		}
-	}
-	look(conn)
-	for _, result := range []error{nil, errOnPurpose} {
-		if err := transact(t.Context(), l, conn, account, func(_ context.Context, tx *sqllock.Tx) error {
-			look(tx)
-			return result
-		}, sqllock.WithIdleLimit(7*1e9)); err != result {
-			t.Error(err)
-		}
-		look(conn)
-	}
-	if want := []int64{28800, 1, 7, 0, 28800, 1, 7, 0, 28800, 1}; !slices.Equal(seen, want) {
-		t.Errorf("wait_timeout and autocommit were %v, want %v", seen, want)
 	}
 }
 

@@ -137,16 +137,11 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, postgres)
+	db.SetMaxOpenConns(1)
 	l, _ := memory(t)
 	for own, want := range map[string]int64{"0": 1800000, "1000500ms": 1000500, "999999": 999999, "1000s": 1000000, "20min": 1200000, "1h": 1800000, "90min": 1800000, "20d": 1800000} {
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = '"+own+"'"); err != nil {
-			t.Fatal(err)
-		}
-		err = transact(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
+		db.exec(t, "SET idle_in_transaction_session_timeout = '"+own+"'") // in the session of the only connection
+		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			var ms int64
 			err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
 			if ms != want {
@@ -157,6 +152,5 @@ func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", own, err)
 		}
-		_ = conn.Close()
 	}
 }

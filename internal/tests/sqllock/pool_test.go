@@ -3,7 +3,6 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -129,83 +128,4 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 		}
 		db.checkBalance(t, 101)
 	}, postgres, maria)
-}
-
-// BenchmarkDo measures the claim and the ledger, and compares them with the same work in a plain
-// transaction.
-func BenchmarkDo(b *testing.B) {
-	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
-		db := newDatabase(b, d)
-		l, _ := memory(b)
-		b.Run(nameOf[d]+"/transaction", func(b *testing.B) {
-			for b.Loop() {
-				tx, err := db.BeginTx(b.Context(), nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := write(b.Context(), tx, 1, 1); err != nil {
-					b.Fatal(err)
-				}
-				if err := tx.Commit(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(nameOf[d]+"/Do", func(b *testing.B) {
-			for b.Loop() {
-				if err := transact(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) }); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// A *sql.Conn has one transaction at a time. A second one, of another goroutine, must be refused
-// also between the check that none is open and BEGIN.
-func TestGoroutinesDoNotShareATransactionOfOneConn(t *testing.T) {
-	forEach(t, func(t *testing.T, db *database) {
-		const rounds = 30
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		l, _ := memory(t)
-		h := handle(t, l, conn)
-		for i, err := range runTogether(2, func(i int) error {
-			for n := 0; n < rounds && ctx.Err() == nil; {
-				err := h.Operation(fmt.Sprint(i, n)).Do(ctx, locker.Rule{Key: fmt.Sprint(i)}, func(ctx context.Context, tx *sqllock.Tx) error {
-					for range 2 {
-						if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", 1+i)); err != nil {
-							return err
-						}
-					}
-					return nil
-				})
-				switch {
-				case err == nil:
-					n++
-				case !errors.Is(err, locker.ErrUnsupported):
-					return err
-				}
-			}
-			return nil
-		}) {
-			if err != nil {
-				t.Errorf("goroutine %d: %v", i, err)
-			}
-		}
-		if n := db.number(t, "SELECT sum(balance) FROM accounts"); n != 200+2*2*rounds {
-			t.Errorf("the sum is %d, want %d", n, 200+2*2*rounds)
-		}
-		if db.dialect == maria {
-			var n int64
-			if err := conn.QueryRowContext(t.Context(), "SELECT @@autocommit").Scan(&n); err != nil || n != 1 {
-				t.Errorf("autocommit is %d, %v", n, err)
-			}
-		}
-	})
 }

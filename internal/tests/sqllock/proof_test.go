@@ -103,35 +103,6 @@ func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db.checkBalance(t, 100) // the DDL has committed the claim, and the later deposit was rolled back
 }
 
-func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close() }()
-		run := func(statement string) {
-			t.Helper()
-			if _, err := conn.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
-		}
-		run("BEGIN")
-		run("UPDATE accounts SET balance = 0")
-		if err := transact(t.Context(), l, conn, account, deposit(10)); err == nil || db.dialect != sqlite && !errors.Is(err, locker.ErrUnsupported) {
-			t.Errorf("inside of BEGIN: %v", err)
-		}
-		run("ROLLBACK")
-		db.checkBalance(t, 100)
-		if err := transact(t.Context(), l, conn, account, deposit(10)); err != nil {
-			t.Errorf("outside: %v", err)
-		}
-		db.checkBalance(t, 110)
-	})
-}
-
 // plainLibrary returns db as the database of a minimal library. The transactions of this library
 // end with their contexts, its connections go back to a pool, and its functions get no Tx of
 // sqllock.
@@ -338,25 +309,6 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 		if err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return errOnPurpose }); err != errOnPurpose {
 			t.Errorf("an error of the function: %v", err)
 		}
-	})
-}
-
-// In this test, the column of the fence is added to a table with rows, without a default. So the
-// fence of the old rows is NULL.
-func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
-		for _, fence := range []int{7, 8} {
-			if err := sqllock.FencedUpdate(t.Context(), db, fmt.Sprintf(
-				"UPDATE accounts SET balance = %d, later = %d WHERE id = 1 AND COALESCE(later, 0) <= %d", fence, fence, fence)); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := sqllock.FencedUpdate(t.Context(), db, "UPDATE accounts SET balance = 0, later = 1 WHERE id = 1 AND COALESCE(later, 0) <= 1"); !errors.Is(err, sqllock.ErrStaleFence) {
-			t.Error(err)
-		}
-		db.checkBalance(t, 8)
 	})
 }
 

@@ -55,6 +55,11 @@ func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 	return b.Beginner.BeginTx(ctx, opts)
 }
 
+func (b beginner) Conn(ctx context.Context) (*sql.Conn, error) {
+	b.beforeBegin()
+	return b.Beginner.Conn(ctx)
+}
+
 // holding is a Locker whose Acquire returns a lease that the test already has.
 type holding struct{ lease *locker.Lease }
 

@@ -137,43 +137,6 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 	})
 }
 
-func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			if err := tx.Nested(ctx, deposit(1)); err != nil {
-				return err
-			}
-			if err := tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
-				if err := tx.Nested(ctx, deposit(10)); err != nil {
-					return err
-				}
-				// Without the savepoint, PostgreSQL would refuse all further statements of the
-				// transaction after this error.
-				if _, err := tx.ExecContext(ctx, "INSERT INTO accounts (id, balance) VALUES (1, 0)"); err == nil {
-					t.Error("the key is not unique")
-				}
-				return errOnPurpose
-			}); err != errOnPurpose {
-				t.Errorf("err = %v", err)
-			}
-			func() {
-				defer func() { _ = recover() }()
-				_ = tx.Nested(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
-					_ = deposit(100)(ctx, tx)
-					panic(errOnPurpose)
-				})
-			}()
-			return deposit(1)(ctx, tx)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		db.checkBalance(t, 102)
-	})
-}
-
 func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
