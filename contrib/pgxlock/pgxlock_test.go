@@ -228,26 +228,6 @@ func TestATransactionCostsNoMoreRoundTripsThanWithoutALock(t *testing.T) {
 	}
 }
 
-func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
-	for text, left := range map[string]int{"ROLLBACK": 100, "COMMIT": 110} {
-		pool := bank(t, nil)
-		l := lockertest.NewLocker(t, lockertest.NewMemory())
-		err := handle(t, l, pool).Do(t.Context(), account, func(ctx context.Context, tx pgx.Tx) error {
-			if err := deposit(10)(ctx, tx); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, text)
-			return err
-		})
-		if !errors.Is(err, sqllock.ErrEnded) {
-			t.Errorf("%s: %v", text, err)
-		}
-		if got := balance(t, pool, 1); got != left {
-			t.Errorf("%s: the account has %d, want %d", text, got, left)
-		}
-	}
-}
-
 func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -266,25 +265,6 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 		}
 		db.checkBalance(t, 110)
 	})
-}
-
-func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, postgres)
-	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
-	rule := locker.Rule{Key: "account:repaired"}
-	ahead := uint64(1) << 52 // larger than any time in µs of the next hundred years
-	db.writeClaim(t, rule.Key, ahead, "before the loss")
-	if err := transact(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
-		t.Fatal(err)
-	}
-	if _, err := handle(t, l, db).Repair(t.Context(), rule.Key); err != nil {
-		t.Fatal(err)
-	}
-	if err := transact(t.Context(), l, db, rule, deposit(10)); err != nil {
-		t.Errorf("after Repair: %v", err)
-	}
-	db.checkBalance(t, 110)
 }
 
 func TestAHolderThatWasOvertakenIsStale(t *testing.T) {

@@ -166,37 +166,6 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	}, postgres, maria)
 }
 
-// A newer holder has claimed, and the lock server has not lost its data. So the error must be
-// ErrStaleFence, and not an error that advises Repair.
-func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		engine, store := memory(t)
-		overtake := func() {
-			store.Steal(account.Key)
-			db.writeClaim(t, account.Key, 1<<61, "the next one")
-		}
-		late := beginner{db, overtake}
-		kind := sqllock.WithDialect(db.dialect)
-		for name, do := range map[string]func() error{
-			"Within": func() error {
-				return locker.Run(t.Context(), engine, account, func(ctx context.Context) error {
-					return transactWithin(ctx, late, deposit(10), kind)
-				})
-			},
-			"NewReentrant": func() error {
-				return transact(t.Context(), locktest.Reentrant(t, engine), late, account, deposit(10), kind)
-			},
-		} {
-			store.Free(account.Key)
-			if err := do(); !errors.Is(err, sqllock.ErrStaleFence) {
-				t.Errorf("%s: %v, want ErrStaleFence", name, err)
-			}
-		}
-		db.checkBalance(t, 100)
-	})
-}
-
 func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
@@ -223,31 +192,6 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// The context has a lease of one Locker, and Do gets another Locker for the same server. Do
-// must not wait for the key, because the context itself holds it.
-func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, postgres)
-	l, store := memory(t)
-	other, err := locktest.NewEngine(store.NewProcess())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Close(context.Background()) }()
-	err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		err := transact(ctx, other, db, account, deposit(1))
-		if ctx.Err() != nil {
-			t.Error("Do waited for itself")
-		}
-		return err
-	})
-	if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "Within") {
-		t.Errorf("err = %v", err)
-	}
-}
-
 // The lease of the context is on another lock server, so it does not hold the key that Do
 // wants.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
@@ -262,41 +206,6 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 		t.Error(err)
 	}
 	db.checkBalance(t, 101)
-}
-
-// This lease is truly Shared, because its Locker has readers. A newer writer cannot claim while
-// the reading transaction is open.
-func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.Background()) }()
-		tenant := t.Name() + ":tenant"
-		db.writeClaim(t, tenant, 1, "an old writer")
-		claim := func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			_, err := db.ExecContext(ctx, "UPDATE latchkit_fence SET owner = 'next' WHERE resource = '"+tenant+"'")
-			return err
-		}
-		rules := []locker.Rule{{Key: tenant, Mode: locker.Shared}, {Key: t.Name() + ":order"}}
-		err = transactAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
-			if claim() == nil {
-				t.Error("a writer has claimed the resource")
-			}
-			return deposit(10)(ctx, tx)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if err := claim(); err != nil {
-			t.Errorf("afterwards: %v", err)
-		}
-		db.checkBalance(t, 110)
-	}, postgres, maria)
 }
 
 // The transaction of InTx may write, so a Shared lease must keep newer writers away from it, too.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"testing"
 	"time"
@@ -93,6 +94,9 @@ var counters = map[string]func(l locker.Locker, driver, dsn string) increment{
 	},
 }
 
+// countTTL is the TTL of the leases of the processes that count.
+const countTTL = 400 * time.Millisecond
+
 // libraryCounter is a process that increments the account a given number of times with a given
 // library.
 var libraryCounter = proc.Register("library counter", func(args []string) {
@@ -173,5 +177,36 @@ func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 			}
 			db.checkBalance(t, want)
 		})
+	}
+}
+
+// pauseHolders pauses the holder of key again and again, until stopped is closed. If no child
+// holds the key at present, it pauses any child. Between two pauses, it waits for a random time
+// up to interval. It returns the number of pauses.
+func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, interval time.Duration, stopped <-chan struct{}) (pauses int) {
+	t.Helper()
+	for {
+		child := all[rand.IntN(len(all))]
+		if info, err := l.Inspect(t.Context(), key); err == nil && info.Held {
+			for _, c := range all {
+				if strconv.Itoa(c.Pid()) == info.Metadata {
+					child = c
+				}
+			}
+		}
+		child.Pause()
+		pauses++
+		select {
+		case <-time.After(time.Duration(rand.Int64N(int64(2 * countTTL)))):
+			child.Resume()
+		case <-stopped:
+			child.Resume()
+			return pauses
+		}
+		select { // time in which the other processes work
+		case <-time.After(time.Duration(rand.Int64N(int64(interval)))):
+		case <-stopped:
+			return pauses
+		}
 	}
 }

@@ -372,30 +372,6 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 	})
 }
 
-func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	l, _ := memory(t)
-	m := newMeeting()
-	for _, err := range runTogether(2, func(i int) error {
-		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
-		return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
-			for n, id := range []int{1 + i, 2 - i} {
-				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance + 1 WHERE id = %d", id))
-				if n == 0 {
-					m.wait()
-				}
-			}
-			return nil
-		})
-	}) {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	db.checkBalance(t, 102)
-}
-
 // After the deadlock, the Tx runs no statement, and a Row of it can only say that a context has
 // ended.
 func TestWorkThatIgnoresADeadlockAndReadsOnIsDoneAgain(t *testing.T) {

@@ -119,41 +119,6 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// At READ UNCOMMITTED, a transaction could read what a stale holder has written, before the
-// server rolls it back.
-func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	l, store := memory(t)
-	successor, err := locktest.NewEngine(store.NewProcess())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = successor.Close(context.Background()) }()
-	dirty := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelReadUncommitted})
-	err = transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-		if err := write(ctx, tx, 1, 999); err != nil {
-			return err
-		}
-		store.Free(account.Key)
-		err := transact(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			balance, err := read(ctx, tx, 1)
-			if err != nil {
-				return err
-			}
-			return write(ctx, tx, 2, balance)
-		}, dirty)
-		if !errors.Is(err, locker.ErrInvalidRule) {
-			t.Errorf("the successor: %v, want ErrInvalidRule", err)
-		}
-		return nil
-	})
-	t.Log(err)
-	if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 100 {
-		t.Errorf("the successor wrote %d", n)
-	}
-}
-
 func TestReadUncommittedIsRefusedOnAllDatabases(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {

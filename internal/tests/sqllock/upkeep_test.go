@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/idempotency/storetest"
@@ -142,71 +141,6 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 			t.Errorf("after: %v", err)
 		}
 		db.checkBalance(t, 120)
-	})
-}
-
-// When a Redis server is restored from an old snapshot and its clock has not advanced, it grants
-// the same fences again. This test sets the counter ahead of the clock, which has the same
-// effect as a clock that was set back.
-func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		server := redistest.Start(t)
-		l := redisLocker(t, server)
-		client := server.Client(t)
-		keys := []string{"account:1", "account:2", "account:3"}
-		do := func() (errs []error) {
-			for _, key := range keys {
-				errs = append(errs, transact(t.Context(), l, db, locker.Rule{Key: key}, deposit(1)))
-			}
-			return errs
-		}
-		// old is larger than any clock in µs. So the server makes the next fences by counting up
-		// from old, as it does after its clock was set back.
-		old := uint64(1) << 52
-		for _, key := range keys {
-			if err := l.RaiseFence(t.Context(), key, old); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := errors.Join(do()...); err != nil {
-			t.Fatal(err)
-		}
-		snapshot := make(map[string]string)
-		all, err := client.Keys(t.Context(), "*").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, key := range all {
-			snapshot[key] = client.Dump(t.Context(), key).Val()
-		}
-		for range 3 {
-			if err := errors.Join(do()...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := client.FlushAll(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		for key, value := range snapshot {
-			if err := client.Restore(t.Context(), key, 0, value).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		before := db.balance(t)
-		for i, err := range do() {
-			if !errors.Is(err, sqllock.ErrFenceRegressed) {
-				t.Errorf("%s after the snapshot: %v", keys[i], err)
-			}
-		}
-		db.checkBalance(t, before)
-		if n, err := handle(t, l, db).Repair(t.Context()); n != len(keys) || err != nil {
-			t.Errorf("repaired %d, %v", n, err)
-		}
-		if err := errors.Join(do()...); err != nil {
-			t.Errorf("after Repair of all: %v", err)
-		}
-		db.checkBalance(t, before+3)
 	})
 }
 
