@@ -73,8 +73,8 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 // The end of ctx ends the wait and the transaction, but not a COMMIT that was sent. [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn
 // panics, the transaction is rolled back, the lock is released, and the panic continues.
 //
-// Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
-// locker.ErrUnsupported: use [Handle.Within]. A transaction inside of another one of the same Handle
+// Do never waits for a lock that its own caller holds. If ctx holds the key already, by the same
+// Locker, Do returns locker.ErrSelfDeadlock: use [Handle.Within]. A transaction inside of another one of the same Handle
 // is refused with locker.ErrUnsupported, too. A transaction of another Handle is not: if it claims
 // the same key, or the pool has no free connection, it waits until its ctx ends.
 func (h *Handle[T]) Do(ctx context.Context, rule locker.Rule, fn func(ctx context.Context, tx T) error) error {

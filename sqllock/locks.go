@@ -19,47 +19,24 @@ func keysOf(leases []*locker.Lease) (keys []string) {
 
 // run acquires the locks of rules, runs the transaction, and releases the locks.
 func (c *call) run(ctx context.Context, rules []locker.Rule) error {
-	outer := locker.LeasesFromContext(ctx)
-	rules, mine := withNoWait(rules, outer)
+	outer := len(locker.LeasesFromContext(ctx))
 	committed := false
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
-		leases = leases[:len(leases)-len(outer)]
-		err := c.transact(ctx, sorted(leases))
+		err := c.transact(ctx, sorted(leases[:len(leases)-outer]))
 		committed = err == nil
 		return err
 	}
-	began := false
-	locked := func(ctx context.Context) error { began = true; return transact(ctx) }
 	var err error
 	if len(rules) == 1 {
-		err = locker.Run(ctx, c.locker, rules[0], locked)
+		err = locker.Run(ctx, c.locker, rules[0], transact)
 	} else {
-		err = locker.RunAll(ctx, c.locker, rules, locked)
+		err = locker.RunAll(ctx, c.locker, rules, transact)
 	}
-	switch {
-	case committed: // Do returns nil even if a lock was lost after the commit
+	if committed { // Do returns nil even if a lock was lost after the commit
 		return nil
-	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
-		return &locker.Error{Op: opTransact, Key: mine, Err: fmt.Errorf(
-			"%w: the caller's context holds this key already, so Do would wait for itself; use Within", locker.ErrUnsupported)}
 	}
 	return err
-}
-
-// withNoWait returns the rules, with NoWait for each key that the caller's own context holds
-// already. A reentrant Locker grants such a key at once. No other Locker can ever grant such a key.
-// mine is one of the keys that the caller's context holds, or "".
-func withNoWait(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
-	rules = slices.Clone(rules)
-	for i := range rules {
-		for _, l := range outer {
-			if l.Key() == rules[i].Key && l.Context().Err() == nil {
-				rules[i].Wait, mine = locker.NoWait, l.Key()
-			}
-		}
-	}
-	return rules, mine
 }
 
 // within runs the transaction under leases, which the context of the caller has.

@@ -28,7 +28,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	for pause := range betweenTries {
 		tries++
 		again, err = c.try(ctx, leases)
-		if !again || tries > c.retries || !sleepWithin(ctx, pause, remaining(leases)-c.marginOf(leases)) {
+		if !again || tries > c.retries || pause > remaining(leases)-c.marginOf(leases) || !pauseFor(ctx, pause) {
 			break
 		}
 	}
@@ -64,12 +64,6 @@ func checkFences(leases []*locker.Lease) error {
 // betweenTries are the pauses between attempts. They have jitter, so that two transactions that
 // collided do not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
-
-// sleepWithin waits for the time pause. It returns false at once if pause is longer than longest,
-// and returns false when ctx ends.
-func sleepWithin(ctx context.Context, pause, longest time.Duration) bool {
-	return pause <= longest && pauseFor(ctx, pause)
-}
 
 // pauseFor waits for the time pause. It returns false when ctx ends.
 func pauseFor(ctx context.Context, pause time.Duration) bool {

@@ -71,7 +71,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence():
 				t.Error("the claim has another fence than the request's lease")
 			}
-			if err := transact(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrUnsupported) {
+			if err := transact(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrSelfDeadlock) {
 				t.Errorf("Do inside of its own lock: %v", err)
 			}
 			w.WriteHeader(http.StatusCreated)

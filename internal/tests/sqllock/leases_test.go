@@ -185,7 +185,7 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 				}
 				return err
 			})
-			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "Within") {
+			if !errors.Is(err, locker.ErrSelfDeadlock) || !strings.Contains(err.Error(), "Within") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
