@@ -214,7 +214,7 @@ var errNoAnswer = errors.New("no answer")
 //	state          the server may have                      at the end of the wait
 //	tokenNowhere   nothing, now and later                   nothing is sent
 //	tokenQueued    the token's entry in the queue, or the   the next caller of the process gets the
-//	               lease of a grant whose message is still  ticket; without one a release is sent
+//	               lease of a grant whose message is still  place; without one a release is sent
 //	               to be read
 //	tokenPossible  an entry or a lease                      a release is sent
 //	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone

@@ -114,7 +114,7 @@ func (ts tokenTruths) narrow(see func(tokenWorld) []tokenWorld) tokenTruths {
 func (ts tokenTruths) neededState() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// If a message is unread and no call is lost, the next owner of the ticket will read
+		// If a message is unread and no call is lost, the next owner of the place will read
 		// the message, so no step must follow in this world.
 		if w.message != doneUnread || w.callAbandoned {
 			seen[w.neededState()] = true

@@ -498,7 +498,7 @@ func (w *waiter) noteBusy(g store.Grant) {
 // cleanUp gives the lock back.
 func (w *waiter) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) state {
 	e, p := w.engine, w.place
-	ttl := p.claim.TTL // of the caller that has begun the place, not of its successor
+	ttl := p.claim.TTL // of the caller that has begun the place, not of who got it later
 	life := ttl
 	if handoffTTL > 0 {
 		life = handoffTTL

@@ -28,9 +28,8 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/open.go", "github.com/redis/go-redis/v9", "constructors examine the clients that users pass"},
 	{"locker/open.go", "github.com/redis/go-redis/v9/maintnotifications", "the client of Open asks for no maintenance notifications"},
 	{"internal/calls", "./internal/store", "the steps are steps of a Store"},
-	{"internal/link", "./internal/calls", "a flight runs on a goroutine of a Pool, and each node has Chores"},
+	{"internal/link", "./internal/calls", "a batch runs on a goroutine of a Pool, and each node has Chores"},
 	{"internal/link", "github.com/redis/go-redis/v9", "a link sends calls to a node through the user's client"},
-	{"internal/link", "github.com/redis/go-redis/v9/maintnotifications", "a link's own connection asks for no notices"},
 
 	{"internal/redisstore internal/quorum internal/scriptless locker/polling", "./internal/store", "they contain Stores"},
 	{"internal/redisstore internal/quorum internal/scriptless", "github.com/redis/go-redis/v9", "Stores send their steps through the user's client"},

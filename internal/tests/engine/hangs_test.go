@@ -89,7 +89,7 @@ func TestTheKeeperOutlivesCallsThatHang(t *testing.T) {
 			}))
 			// The renewals of these leases get no replies, so each renewal blocks its
 			// connection until the leases are lost. They block more connections than the Engine
-			// uses for flights at a time.
+			// has batches under way at a time.
 			for i := range 4 {
 				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
 			}

@@ -23,7 +23,7 @@ func setBack(t *testing.T, server *redistest.Server, clock *redistest.Clock) {
 
 // When a Redis server is restored from an old snapshot, its fences still grow, because the server
 // makes fences from its clock. If the clock was set back, too, the server grants the same
-// fences again. Even then no stale holder overwrites data, and RepairAll raises the fences.
+// fences again. Even then no stale holder overwrites data, and Repair raises the fences.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 	t.Parallel()
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
