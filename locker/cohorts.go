@@ -8,14 +8,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// streakWithin is the time after which no streak continues. This limit shortens the wait of other
-// processes when the work under each lock is long.
-const streakWithin = 10 * time.Millisecond
-
-// mostSpare is the largest number of ended cohorts whose memory is kept. Without this limit, a
-// moment in which many keys are in use would leave its memory behind for good.
-const mostSpare = 64
-
 // A cohort consists of the callers of this process that want one key on the same terms. One of
 // these callers, the leader, asks the server or holds the lock. The other callers wait in the
 // cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe

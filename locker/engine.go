@@ -242,10 +242,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	return e.closure.err
 }
 
-// closeWaitsForAnswers is how long Close waits for answers of the server if its ctx has no
-// deadline.
-const closeWaitsForAnswers = 5 * time.Second
-
 // atLeastAMoment returns a context that ends with ctx, but not before a moment has passed. What
 // ends at once has ended by then. So a Close whose ctx has ended already, for example by a signal,
 // fails only if something was left.

@@ -31,16 +31,6 @@ type keeper struct {
 	clocks  clocks
 }
 
-const (
-	renewSlack = 10 * time.Millisecond // holds that are due within this time are renewed in the same batch
-	// mostUnanswered is the largest number of unanswered renewals of one hold. Without this limit,
-	// renewals would pile up when the Store hangs.
-	mostUnanswered = 8
-	// unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
-	// messages about a waiting writer.
-	unnotifiedRenewals = time.Second
-)
-
 func (k *keeper) init(e *Engine) {
 	k.engine = e
 	k.wake = make(chan struct{}, 1)
@@ -563,23 +553,11 @@ func (k *keeper) renewalTTL(h *hold) time.Duration {
 	return h.renewal.renewTTL
 }
 
-// When a paused process continues, it notices at once which deadlines have passed, because the
-// monotonic clock ran on during the pause. But during a suspension of the machine (a closed laptop,
-// a virtual machine that is saved and restored), the monotonic clock stands still. So all deadlines
-// of this process come late by the length of the suspension. The wall clock shows the suspension by
-// a jump ahead.
-const (
-	// looksForSuspension is how often the clocks are compared while there are holds.
-	looksForSuspension = time.Second
-	// The machine counts as suspended if the wall clock gains at least suspendedFor between two
-	// looks. A clock that is adjusted slowly gains less than a millisecond.
-	suspendedFor = 500 * time.Millisecond
-	// answerAfterSuspension is the longest wait for the answer to a renewal after a suspension that
-	// may have been as long as the rest of the lease.
-	answerAfterSuspension = time.Second
-)
-
-// clocks compares the wall clock with the monotonic clock.
+// clocks compares the wall clock with the monotonic clock. When a paused process continues, it
+// notices at once which deadlines have passed, because the monotonic clock ran on during the pause.
+// But during a suspension of the machine (a closed laptop, a virtual machine that is saved and
+// restored), the monotonic clock stands still. So all deadlines of this process come late by the
+// length of the suspension. The wall clock shows the suspension by a jump ahead.
 type clocks struct {
 	wallLead time.Duration // the result of leadAt at the last look
 	testLead time.Duration // for tests: how far the wall clock was set forward

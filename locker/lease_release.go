@@ -9,9 +9,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// releaseWithin is the longest time for which Release and Complete wait for the server's answer.
-const releaseWithin = 2 * time.Second
-
 // Release gives up the lock. The lock goes to the next caller of this process, or to the server,
 // which grants the lock to the next waiter in its queue. Call Release when the work is done, even
 // after ctx has ended. Release uses only the values of ctx, not its cancellation, and takes nil for

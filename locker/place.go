@@ -9,29 +9,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-const (
-	// A lease that the server has granted by message lasts for at most longestHand until the
-	// winner renews it. So if the winner is paused or cut off, the other waiters lose only
-	// longestHand, and not the winner's TTL.
-	longestHand = 2 * time.Second
-	// freshGrant is the largest age at which a grant by message is used. An older grant means that
-	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
-	// server instead.
-	freshGrant = 100 * time.Millisecond
-	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
-	// died. The head of the queue asks every headAsks, and the other waiters ask every
-	// othersAsk.
-	headAsks, othersAsk = time.Second, 10 * time.Second
-	// Timers fire a millisecond late. So when the holder's time is nearly over, the head asks
-	// without a pause, at most mostRushes times.
-	rushFrom, mostRushes = 2 * time.Millisecond, 20
-	// shortestPause keeps a Backoff of zeros from asking the server without a break.
-	shortestPause = time.Millisecond
-	// unansweredFor is the longest time for which an acquire is repeated while the server has not
-	// yet answered whether the key is held.
-	unansweredFor = time.Second
-)
-
 // A place is what the server knows of a waiter: one token on its way to a hold, with the claim that
 // is sent to the Store, and what the Store answered last. It belongs to one waiter. When the leader
 // of a cohort gives up, its place in the server's queue goes to the next waiter, as a whole.

@@ -7,14 +7,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// maxRetryAfter is the largest estimate of [Error.RetryAfter], without its jitter. A longer pause
-// would cost more time than it saves questions.
-const maxRetryAfter = 2 * time.Second
-
-// firstGuess is the least time for which a holder is assumed to have held the key. Without this
-// minimum, callers would ask again and again when nothing is known about the holder.
-const firstGuess = 50 * time.Millisecond
-
 // retryAfter returns the time after which another try may succeed. The result is an estimate with
 // jitter, so that callers that were refused at the same time do not ask again at the same time. The
 // remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.KeepFor

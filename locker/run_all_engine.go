@@ -134,9 +134,6 @@ type joint struct {
 	unclear bool // a call has ended without an answer, so the tokens may hold leases, now or later
 }
 
-// jointPause is the pause before a question without an answer is repeated.
-const jointPause = 20 * time.Millisecond
-
 // asksAgain reports whether a question that has ended with failure, without an answer, is repeated
 // with the same tokens. This is for callers with NoWait, for unansweredFor since the first question
 // was asked. With other tokens they would be refused because of their own leases. A caller that

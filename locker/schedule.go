@@ -20,9 +20,6 @@ type schedule struct {
 	firstFarSlot int64             // the holds of all earlier slots are in nearHolds
 }
 
-// slotBits is the number of bits of a slot's length: a slot is 2^24 ns long.
-const slotBits = 24
-
 // slotOf returns the number of the slot to which the time t belongs.
 func slotOf(t instant) int64 { return int64(t) >> slotBits }
 

@@ -6,12 +6,6 @@ import (
 	"time"
 )
 
-const (
-	enoughHolds  = 10   // an estimate needs this many leases of a Name
-	rememberWell = 16   // estimates use about this many of the last leases
-	mostNames    = 1024 // further Names are not remembered, because a Name should have few values
-)
-
 // holdStats measures, for each Rule.Name, how long leases are held in this process, and how often
 // an attempt after a pause succeeds.
 type holdStats struct {
@@ -120,11 +114,6 @@ type ttlTuner struct {
 	mu    sync.Mutex
 	delay time.Duration // the delay from a due renewal to its answer; rises at once, falls slowly
 }
-
-const (
-	ttlFactor   = 10 // the TTL is the delay times this factor
-	fallDivisor = 16 // a smaller delay lowers the field delay by 1/fallDivisor of the difference
-)
 
 // observe records the delay of one renewal. The delay begins when the renewal is due. This
 // delay ends when the renewal is answered, or is repeated.

@@ -796,8 +796,7 @@ func (w *waiter) silence() (expired <-chan time.Time, end func()) {
 	case e.mayHang, w.calls > 1, spent < unansweredFor/20:
 		return e.silence()
 	}
-	const grace = 150 * time.Millisecond // of the 250 ms by which a caller may be late
-	timer := e.timers.Start(max(unansweredFor-spent, 0) + grace)
+	timer := e.timers.Start(max(unansweredFor-spent, 0) + lateBy)
 	return timer.C, func() { e.timers.Stop(timer) }
 }
 
