@@ -149,3 +149,62 @@ func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 		})
 	}
 }
+
+// Waiters for a permit that came before their leader's first answer have waited as long as it has. A
+// question that fails while they lead, or the end of their wait, does not say that nobody answered.
+func TestWaitersForAPermitRememberThatTheyWereAnswered(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		rule := locker.Rule{Key: "a", Limit: 2}
+		held := acquire(t, ls[0], rule)
+		_ = acquire(t, ls[0], rule)
+		store.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
+		leader := startWaiting(t, ls[1], rule)
+		rule.Wait = 20 * time.Second
+		next := startWaiting(t, ls[1], rule)
+		rule.Wait = 4025 * time.Millisecond
+		last := startWaiting(t, ls[1], rule) // its wait ends while the next leader asks
+		time.Sleep(4 * time.Second)
+		release(t, held)
+		_ = leader.awaitGrant(0)
+		<-last.ended
+		wantErr(t, last.err, "a", locker.ErrBusy)
+		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+		time.Sleep(2 * time.Second)
+		store.Fail(locker.OpAcquire, nil)
+		select {
+		case <-next.ended:
+			t.Errorf("it was waiting for 20 s, and ended with %v", next.err)
+		default:
+			next.cancel()
+			<-next.ended
+		}
+	})
+}
+
+// A waiter gets the lease just as its wait ends. An earlier question of the leader, which failed, does
+// not make this a server that did not answer. The scheduler decides, so the test repeats it.
+func TestAWaiterThatIsLateForItsTurnFoundTheKeyBusy(t *testing.T) {
+	for range 20 {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			ls, _ := processes(t, store, 2)
+			held := acquire(t, ls[0], locker.Rule{Key: "a"})
+			leader := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
+			time.Sleep(3 * time.Second)
+			late := startWaiting(t, ls[1], locker.Rule{Key: "a", Wait: 3 * time.Second})
+			store.Fail(locker.OpAcquire, nil)
+			time.Sleep(3*time.Second - time.Millisecond)
+			release(t, held)
+			lease := leader.awaitGrant(0)
+			time.Sleep(time.Until(late.began.Add(3 * time.Second)))
+			_ = lease.Release(t.Context())
+			<-late.ended
+			if late.lease != nil {
+				release(t, late.lease)
+			} else {
+				wantErr(t, late.err, "a", locker.ErrBusy)
+			}
+		})
+	}
+}

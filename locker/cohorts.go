@@ -203,8 +203,10 @@ func (c *cohort) look(inFront int) sight {
 	switch {
 	case c.hold != nil:
 		return sight{known: true, holder: c.hold.holder(), heldSince: c.hold.received.time(), ahead: inFront}
-	case c.last == nil || !c.last.known:
+	case c.last == nil:
 		return sight{}
+	case !c.last.known:
+		return sight{failure: c.last.failure}
 	}
 	s := *c.last
 	if s.holder.Left > 0 {
@@ -253,7 +255,7 @@ func (cs *cohorts) makeRoom(w *waiter, refused error) bool {
 	defer cs.mu.Unlock()
 	c := w.cohort
 	n := len(c.waiting)
-	if n == 0 || c.waiting[n-1].began.Before(w.began) {
+	if n == 0 || c.waiting[n-1].began.Before(w.began) || !c.waiting[n-1].admitted {
 		return false
 	}
 	last := c.waiting[n-1]
@@ -267,7 +269,12 @@ func (cs *cohorts) makeRoom(w *waiter, refused error) bool {
 func (cs *cohorts) setHold(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	h.cohort.last = nil
+	// A semaphore's cohort has no hold of which it could tell its next waiters.
+	if c := h.cohort; !c.isPermits() {
+		c.last = nil
+	} else if c.last != nil {
+		c.last.failure = nil
+	}
 	h.used = 1
 	cs.sharing(h.cohort.terms).granted(h.cohort, h)
 }
@@ -306,7 +313,8 @@ func (cs *cohorts) dropHold(h *hold) {
 	}
 }
 
-// abdicate is called when the leader w ends without a hold of its own. It makes the next waiter the
+// abdicate is called when the leader w ends without a hold, or with the permit of another caller. It
+// makes the next waiter the
 // leader, with the place of w if that place is in the queue. If the server cannot be reached,
 // overdue waiters fail at once, because otherwise each of them would first ask the server in vain.
 func (cs *cohorts) abdicate(w *waiter) {
@@ -566,11 +574,7 @@ func (r Rule) maxHolders() int { return max(r.Limit/max(r.Weight, 1), 1) }
 func (permits) join(*cohort, *waiter) bool { return false }
 
 // granted makes the next caller of the cohort the leader.
-func (cs permits) granted(c *cohort, _ *hold) {
-	if cs.active[c.terms] == c { // otherwise the permit belongs to a caller with NoWait, which has a cohort of its own
-		cs.leadOrEnd(c, nil)
-	}
-}
+func (cs permits) granted(c *cohort, _ *hold) { cs.leadOrEnd(c, nil) }
 
 // release gives the permit h to the next caller, if the streak may go on.
 func (cs permits) release(c *cohort, h *hold) (passed bool, rest *cohort) {

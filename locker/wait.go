@@ -15,8 +15,9 @@ import (
 )
 
 // A waiter is one call of Acquire: what its caller wants, and what it has seen. It belongs to the
-// goroutine of the caller, and no other goroutine writes into it: a cohort only sends it a turn.
-// What the server knows of it is its place.
+// goroutine of the caller, and no other goroutine writes into it: a cohort only sends it a turn, and
+// reads, under its mutex, what the caller wants. What the server knows of it is its place; when the
+// waiter has handed this place over, it belongs to the next leader, also if it is the field own.
 //
 // A wait has four states. Each is a function that returns the next one:
 //
@@ -40,6 +41,7 @@ type waiter struct {
 	ctx      context.Context // the caller's own context; the lease's contexts descend from it
 	observed context.Context // the context of the calls: ctx plus the Observer's additions
 	began    time.Time
+	timer    *time.Timer      // nil: there is no limit
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	refused  <-chan struct{}  // closed when the caller must not wait any longer: see isRefused
 	meta     string           // the signed metadata: see config.sign
@@ -57,7 +59,7 @@ type waiter struct {
 	own    place     // its first place
 	cohort *cohort   // nil: the caller shares no hold with other callers
 	turns  chan turn // receives the only turn of each wait in a cohort
-	waits  bool      // the cohort will send a turn, or has sent it
+	waits  bool      // the cohort will send a turn, or has sent it; to a parked leader, it may send one
 	leads  bool      // the cohort waits until this waiter gets a hold or abdicates
 
 	// What it has seen.
@@ -96,11 +98,6 @@ const (
 func (w *waiter) run() (*Lease, error) {
 	defer w.cleanUp() // deferred, because a Backoff or a method of ctx may panic
 	s := w.begin()
-	if w.rule.Wait > 0 && s != over {
-		timer := w.engine.timers.Start(w.rule.Wait)
-		defer w.engine.timers.Stop(timer)
-		w.expiry = timer.C
-	}
 	for {
 		switch s {
 		case inCohort:
@@ -133,12 +130,15 @@ func (w *waiter) begin() state {
 	if err != nil {
 		return w.end(nil, w.fail(err, 0))
 	}
+	if outer != nil && w.rule.hasOwnTerms() {
+		w.alreadyReads, w.rule.Wait = true, NoWait // a writer may wait for the outer lease, so this acquire must not wait for the writer
+	}
+	if w.rule.Wait > 0 {
+		w.timer = w.engine.timers.Start(w.rule.Wait)
+		w.expiry = w.timer.C
+	}
 	w.describe()
-	switch {
-	case outer == nil:
-	case w.rule.hasOwnTerms(): // a writer may wait for the outer lease, so this acquire must not wait for the writer
-		w.alreadyReads, w.rule.Wait = true, NoWait
-	default:
+	if outer != nil && !w.alreadyReads {
 		if l := w.readAlong(outer); l != nil {
 			return w.end(l, nil)
 		} // otherwise the outer lease was released or lost meanwhile
@@ -181,6 +181,9 @@ func shorten(text string, n int) string {
 // place at the server.
 func (w *waiter) cleanUp() {
 	defer w.endWait()
+	if w.timer != nil {
+		defer w.engine.timers.Stop(w.timer)
+	}
 	w.leave()
 	if w.lease == nil {
 		if w.leads {
@@ -202,8 +205,9 @@ func (w *waiter) cleanUp() {
 //
 // No other goroutine refers to the waiter of a lock any more. The cohort has removed it before it
 // sent the turn. The post has deleted its mailbox, because the token now holds the key. A Store
-// gets only the claim. Its own place was not handed over, because only a leader without a lease
-// does that. Readers and permits are not recycled, because several waiters share their leases.
+// gets only the claim. Its own place was not handed over: a leader of a lock does that only without
+// a lease. The leader of a semaphore also does it with one, so permits are not recycled. Nor are
+// readers, because several waiters share their lease.
 func (w *waiter) recycle() {
 	if w.rule.Mode == Shared || w.rule.Limit > 0 {
 		return
@@ -272,10 +276,10 @@ func (w *waiter) waitInCohort() state {
 
 // note takes over what the cohort knows of the holder.
 func (w *waiter) note(s sight) {
-	if !s.known {
+	if w.failure = s.failure; !s.known {
 		return
 	}
-	w.ahead, w.heldSince, w.failure = s.ahead, s.heldSince, s.failure
+	w.ahead, w.heldSince = s.ahead, s.heldSince
 	w.place.holder, w.place.current = s.holder, s.failure == nil
 	if w.busySince.IsZero() {
 		w.busySince = w.began
@@ -304,6 +308,7 @@ func (w *waiter) leave() {
 	case t.err != nil:
 		w.noteRefusal(t.err)
 	case t.hold != nil:
+		w.failure = nil // what the leader had seen before it got this hold
 		w.passOn(t.hold)
 	default: // cleanUp gives up the lead
 		if w.leads = true; t.place != nil {
@@ -480,6 +485,8 @@ func (w *waiter) noteBusy(g store.Grant) {
 	}
 	if w.busySince.IsZero() {
 		w.busySince = p.sentAt
+	}
+	if w.expected == 0 {
 		if d, ok := w.engine.times.meanHold(w.rule.Name, enoughHolds); ok {
 			w.expected = d * time.Duration(max(g.Place, 1)) / time.Duration(w.rule.maxHolders())
 		}
