@@ -308,7 +308,6 @@ func (w *waiter) leave() {
 	case t.err != nil:
 		w.noteRefusal(t.err)
 	case t.hold != nil:
-		w.failure = nil // what the leader had seen before it got this hold
 		w.passOn(t.hold)
 	default: // cleanUp gives up the lead
 		if w.leads = true; t.place != nil {
