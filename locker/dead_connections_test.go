@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -154,5 +156,35 @@ func TestDeadConnectionsOfAPoolCostAnAcquireAQuarterOfASecond(t *testing.T) {
 		if took := all(1); took > 2*time.Second {
 			t.Errorf("caller %d of the next waited for %v", i, took)
 		}
+	}
+}
+
+// An acquire that was sent again, because its connection seemed dead, may arrive after the lease of
+// its copy was released. It takes nothing then.
+func TestAnAcquireThatArrivesAfterTheReleaseOfItsCopyTakesNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := chaos.NewProxy(t, server.Addr())
+	client := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr(); o.ReadTimeout = 20 * time.Second })
+	first := newSingle(t, client)
+	release(t, acquire(t, first, locker.Rule{Key: "known"})) // now the server knows the scripts
+	l := newSingle(t, client)                                // its first call has a goroutine
+	late := proxy.HoldRequests(1, chaos.Containing("late"))
+	lease := acquire(t, l, locker.Rule{Key: "late"})
+	if late.Hits() != 1 {
+		t.Fatal("positive control: no acquire was held up")
+	}
+	release(t, lease)
+	direct := server.Client(t)
+	scripts := func() string {
+		_, stats, _ := strings.Cut(direct.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:")
+		calls, _, _ := strings.Cut(stats, ",")
+		return calls
+	}
+	before := scripts()
+	late.Lift()
+	eventually(t, "the first acquire arrives", func() bool { return scripts() != before })
+	if n := direct.Exists(t.Context(), "late").Val(); n != 0 {
+		t.Error("a token that was released holds the key")
 	}
 }

@@ -130,30 +130,14 @@ const mostHanging, mostRenewing = 64, 96
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
 
-// open prepares the Future of a step that is about to begin. If too many abandoned steps of p hang,
-// open refuses the step, and returns false.
-func (f *Future) open(p *Pool, onAnswer func(store.Grant, error)) (ok bool) {
-	f.Init(p, nil, onAnswer)
-	if ok = p.hanging.Load() < mostHanging; !ok {
-		f.Deliver(store.Grant{}, errHanging)
-	}
-	return ok
-}
-
 // Future returns the Future of a step that is about to begin. If too many abandoned steps hang, the
 // result ok is false, and the step is refused already.
 func (p *Pool) Future(onAnswer func(store.Grant, error)) (f *Future, ok bool) {
-	f = new(Future)
-	return f, f.open(p, onAnswer)
-}
-
-// Begin makes the call step, which may block, on a goroutine of the Pool.
-func (p *Pool) Begin(step func() (store.Grant, error), onAnswer func(store.Grant, error)) *Future {
-	f, ok := p.Future(onAnswer)
-	if ok {
-		p.Do(func() { f.Deliver(step()) })
+	f = &Future{pool: p, onAnswer: onAnswer}
+	if ok = p.hanging.Load() < mostHanging; !ok {
+		f.Deliver(store.Grant{}, errHanging)
 	}
-	return f
+	return f, ok
 }
 
 // signal returns a channel for one signal.

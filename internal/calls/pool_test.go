@@ -13,12 +13,16 @@ import (
 
 // begin begins a step that answers after delay. The fence in the answer is fence.
 func begin(p *Pool, delay time.Duration, fence int) *Future {
-	return p.Begin(func() (store.Grant, error) {
-		if delay > 0 {
-			time.Sleep(delay) //nolint:forbidigo // in a bubble
-		}
-		return store.Grant{State: store.Granted, Fence: uint64(fence)}, nil
-	}, nil)
+	f, ok := p.Future(nil)
+	if ok {
+		p.Do(func() {
+			if delay > 0 {
+				time.Sleep(delay) //nolint:forbidigo // in a bubble
+			}
+			f.Deliver(store.Grant{State: store.Granted, Fence: uint64(fence)}, nil)
+		})
+	}
+	return f
 }
 
 func goroutines(p *Pool) int {

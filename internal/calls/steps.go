@@ -66,11 +66,12 @@ func Wrap(s store.Store, onClose func(context.Context) error, p *Pool, warn func
 
 // Begin calls the Store's Acquire or Release.
 func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer func(store.Grant, error)) *Future {
-	f := new(Future)
-	if step == Undo {
-		f.Init(nil, nil, onAnswer)
-	} else if !f.open(w.pool, onAnswer) {
-		return f
+	f := &Future{onAnswer: onAnswer}
+	if step != Undo { // an undo is made though other steps hang
+		var ok bool
+		if f, ok = w.pool.Future(onAnswer); !ok {
+			return f
+		}
 	}
 	w.pool.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, Timeout)
@@ -114,39 +115,33 @@ const mostRenewed = 100
 func (p *Pool) BeginRenew(ctx context.Context, renew func(context.Context, []store.Claim) ([]store.Grant, error),
 	cs []store.Claim, onAnswer func([]int, []store.Grant),
 ) {
+	grants := make([]store.Grant, len(cs))
 	for from := 0; from < len(cs); from += mostRenewed {
-		to := min(from+mostRenewed, len(cs))
-		places := make([]int, 0, to-from)
-		for i := from; i < to; i++ {
-			places = append(places, i)
+		part := cs[from:min(from+mostRenewed, len(cs))]
+		end := func(answers []store.Grant, err error) {
+			if err == nil && len(answers) != len(part) {
+				err = errors.New("the Store's Renew did not return one answer for each claim")
+			}
+			places := make([]int, len(part))
+			for i := range part {
+				if places[i] = from + i; err != nil {
+					grants[from+i] = store.Grant{Err: err}
+				} else {
+					grants[from+i] = answers[i]
+				}
+			}
+			onAnswer(places, grants)
 		}
-		grants := make([]store.Grant, len(cs))
 		if p.hanging.Add(1) > mostRenewing {
 			p.hanging.Add(-1)
-			failAll(grants, errHanging)
-			onAnswer(places, grants)
+			end(nil, errHanging)
 			continue
 		}
 		p.Do(func() {
 			defer p.hanging.Add(-1)
 			ctx, cancel := context.WithTimeout(ctx, Timeout)
 			defer cancel()
-			answers, err := renew(ctx, cs[from:to])
-			switch {
-			case err != nil:
-				failAll(grants, err)
-			case len(answers) != to-from:
-				failAll(grants, errors.New("the Store's Renew did not return one answer for each claim"))
-			default:
-				copy(grants[from:], answers)
-			}
-			onAnswer(places, grants)
+			end(renew(ctx, part))
 		})
-	}
-}
-
-func failAll(grants []store.Grant, err error) {
-	for i := range grants {
-		grants[i] = store.Grant{Err: err}
 	}
 }

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -66,23 +65,20 @@ func (b *batch) start(now time.Time) {
 func (b *batch) land(gotReply, sent bool, took time.Duration) bool {
 	q, l := b.queue, b.queue.link
 	l.mu.Lock()
-	now := time.Now()
 	q.running = slices.DeleteFunc(q.running, func(other *batch) bool { return other == b })
 	b.ctx.leave()
 	if b.givenUp {
 		l.hung--
 		b.calls = nil // not used again, because look has perhaps not ended all of them yet
-		if l.noteFailure(b.failure); gotReply {
-			l.answered = now
-		}
+		l.noteFailure(b.failure)
 	} else {
 		q.active--
 		l.sizes = [2]int{l.sizes[1], len(b.calls)}
 		if sent && !q.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
-			l.record(now, took, gotReply, b.failure)
+			l.record(took, gotReply, b.failure)
 		}
 	}
-	more := l.hung < l.most && q.active < q.usual && q.n > 0 && b.fill(now)
+	more := q.active < q.usual && q.n > 0 && b.fill(time.Now())
 	l.mu.Unlock()
 	if sent && !gotReply {
 		l.owner.reloadState()
@@ -138,46 +134,43 @@ const (
 // parameter form is byName, firstInFull or inFull. The result gotReply reports whether the node has
 // replied.
 func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
-	if c := calls[0]; len(calls) == 1 && !b.queue.acked && !c.asking {
-		ctx := b.ctx.withValues(c.values)
-		cmd := c.command(ctx, form != byName)
-		text, err := resultOf(cmd, b.queue.link.client.Process(ctx, cmd))
-		if c.lacksScript(err) && form != inFull {
-			return calls, true
-		}
-		b.failure = err
-		b.answer(c, text, err, 0, nil)
-		return nil, isReply(err)
-	}
-	ctx := b.ctx.Context
+	ctx, acked := b.ctx.Context, b.queue.acked
 	if len(calls) == 1 {
 		ctx = b.ctx.withValues(calls[0].values)
 	}
-	p := b.queue.pipe.Pipeline()
-	sent := make([]noRetryCmd, len(calls))
-	var known map[*Script]bool
-	if form == firstInFull {
-		known = make(map[*Script]bool)
+	var pipe redis.Pipeliner // nil: a call by itself
+	if len(calls) > 1 || acked || calls[0].asking {
+		pipe = b.queue.pipe.Pipeline()
 	}
-	for i, c := range calls {
+	var one [1]noRetryCmd
+	sent, known := one[:0], []*Script(nil)
+	for _, c := range calls {
 		if c.asking {
-			// No reply is awaited, because a pipeline only queues commands until Exec.
-			_ = p.Process(ctx, redis.NewCmd(ctx, "asking"))
+			_ = pipe.Process(ctx, redis.NewCmd(ctx, "asking")) // a pipeline only queues commands until Exec
 		}
-		sent[i] = c.command(ctx, form == inFull || form == firstInFull && c.Script != nil && !known[c.Script])
-		if known != nil {
-			known[c.Script] = true
+		full := form == inFull
+		if form == firstInFull && c.Script != nil && !slices.Contains(known, c.Script) {
+			full, known = true, append(known, c.Script)
 		}
-		_ = p.Process(ctx, sent[i])
+		cmd := c.command(ctx, full)
+		if sent = append(sent, cmd); pipe != nil {
+			_ = pipe.Process(ctx, cmd)
+		}
 	}
 	var wait noRetryCmd
-	if b.queue.acked {
-		wait = b.waitForReplicas(ctx)
-		_ = p.Process(ctx, wait)
+	if acked { // to answer WAIT, the node counts the replicas that have the writes of this connection
+		o := &b.queue.link.owner.options
+		wait = noRetryCmd{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
+		_ = pipe.Process(ctx, wait)
 	}
-	_, err := p.Exec(ctx)
+	var err error
+	if pipe == nil {
+		err = b.queue.link.client.Process(ctx, sent[0])
+	} else {
+		_, err = pipe.Exec(ctx)
+	}
 	acks, acksErr := 0, error(nil)
-	if b.queue.acked {
+	if acked {
 		acks, acksErr = ackCount(wait, err)
 	}
 	served := false
@@ -211,22 +204,14 @@ func (b *batch) answer(c *Call, text string, err error, acks int, acksErr error)
 	}
 }
 
-// waitForReplicas returns the command WAIT, ready to be sent. To answer WAIT, the node counts the
-// replicas that have received the writes of the command's own connection.
-func (b *batch) waitForReplicas(ctx context.Context) noRetryCmd {
-	o := &b.queue.link.owner.options
-	return noRetryCmd{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
-}
-
-// ackCount returns the number of replicas from the answer to a WAIT. The parameter sending is the
-// error that sending the WAIT has returned.
+// ackCount returns the number of replicas in the answer to a WAIT that was sent with the error sending.
 func ackCount(wait noRetryCmd, sending error) (int, error) {
 	text, err := resultOf(wait, sending)
-	if err != nil { // there is no count, for example because a failover ended the WAIT
-		return 0, fmt.Errorf("WAIT: %w", err)
+	n := 0
+	if err == nil {
+		n, err = strconv.Atoi(text)
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
+	if err != nil { // there is no count, for example because a failover ended the WAIT
 		return 0, fmt.Errorf("WAIT: %w", err)
 	}
 	return n, nil

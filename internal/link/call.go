@@ -67,8 +67,6 @@ type Call struct {
 
 	doubled atomic.Bool // the call was sent again, or is about to be
 
-	make func() []any // makes the words of each attempt; nil: Words are used
-
 	text    string
 	err     error
 	acks    int
@@ -119,14 +117,14 @@ func (c *Call) Doubled() bool { return c.doubled.Load() }
 func (c *Call) Values() context.Context { return c.values }
 
 // Leave is for a caller that does not wait any more. Answer must not be used after Leave. The
-// result sent is true when the call may have been sent. A call that was still in the list will
+// result sent is true when the call may have been sent. A call that was still in the queue will
 // never be sent.
 func (c *Call) Leave() (sent bool) {
 	for {
 		switch fate := c.fate.Load(); fate {
 		case listed, underWay:
 			if c.fate.CompareAndSwap(fate, left) {
-				return fate == underWay
+				return fate == underWay || c.doubled.Load()
 			}
 		default:
 			return true
@@ -177,12 +175,7 @@ func (c *Call) deliver(text string, err error) {
 // command has its own copy of the words. A hook may change the words, for example put a prefix
 // before all keys, but the next attempt must begin with the original words.
 func (c *Call) command(ctx context.Context, inFull bool) noRetryCmd {
-	var words []any
-	if c.make != nil {
-		words = c.make()
-	} else {
-		words = slices.Clone(c.Words)
-	}
+	words := slices.Clone(c.Words)
 	if inFull {
 		words[0], words[1] = "eval", c.Script.text
 	}

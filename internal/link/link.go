@@ -27,40 +27,30 @@ type pipeliner interface {
 
 // The limits of a link. Each test of internal/link names those that it measures.
 const (
-	// promptWithin is the longest time that an answer may take if the next call is to be made on its
-	// caller's goroutine.
-	promptWithin = 20 * time.Millisecond
-	// A link looks this often at its batches.
-	lookEvery = 10 * time.Millisecond
-	// sharedFor is how long batches join the same context.
-	sharedFor = 50 * time.Millisecond
-	// aloneFor bounds a call on its caller's goroutine, and so does the context that it shares: the
-	// caller is back within 250 ms.
-	aloneFor = 200 * time.Millisecond
-	// A question that has no answer for askAgainAfter is sent once more, each time.
-	askAgainAfter = 250 * time.Millisecond
-	// answerFor is how long a batch may take, without the time for replicas.
-	answerFor = time.Second
-	// connectFor is how much longer a batch that was given up may last. A call over a new connection
-	// needs several round trips, because the connection must be set up first. If each of them takes
-	// a third of a second, the call is given up, but the connection serves the next calls.
-	connectFor = 2 * time.Second
-	// mostPatience is the longest Patience that has an effect.
-	mostPatience = 5 * time.Second
+	promptWithin = 20 * time.Millisecond // how long an answer may take if the next call is to be on its caller's goroutine
+	lookEvery    = 10 * time.Millisecond // how often a link looks at its batches
+	sharedFor    = 50 * time.Millisecond // how long batches join the same context
+	// aloneFor bounds a call on its caller's goroutine. It ends together with the calls that began
+	// up to sharedFor before it, so its caller is back within 250 ms.
+	aloneFor      = 200 * time.Millisecond
+	askAgainAfter = 250 * time.Millisecond // how often a question without an answer is sent again
+	answerFor     = time.Second            // how long a batch may take, without the time for replicas
+	// connectFor is how much longer a batch that was given up may last. Over a new connection, a
+	// call needs several round trips. If each of them takes a third of a second, the call is given
+	// up, but the connection serves the next calls.
+	connectFor   = 2 * time.Second
+	mostPatience = 5 * time.Second // the longest Patience that has an effect
 	// mostAlone is how many calls may be on their callers' goroutines at the same time. When more
-	// callers meet, their calls go by batches, until two batches in a row have together at most so
-	// many calls. Four callers and fewer are faster alone, and eight are faster with one script for
-	// several calls.
+	// callers meet, their calls share batches, until two batches in a row have together at most so
+	// many calls. Four callers are faster alone, and eight with one script for several calls.
 	mostAlone = 4
-	// staleAfter and stuckAfter are for a client that does not end a call with its context: a call
-	// is not made on its caller's goroutine if the node's last answer is older than staleAfter, or
-	// if such a call has been under way for stuckAfter. Connections that were idle may be dead.
+	// With a client that does not end a call with its context, no call is made on its caller's
+	// goroutine if the last answer is older than staleAfter, because idle connections may be dead,
+	// or if such a call has been under way for stuckAfter.
 	staleAfter = 5 * time.Second
 	stuckAfter = 250 * time.Millisecond
-	// probationAnswers is how many answers must come within promptWithin, after a call without an
-	// answer on its caller's goroutine, until there are such calls again. Each such call costs a
-	// connection, and a node that is slow, or a process that has little CPU time, is prompt now and
-	// then.
+	// A call without an answer on its caller's goroutine costs a connection, and a slow node is
+	// prompt now and then. So after it, probationAnswers answers must come within promptWithin.
 	probationAnswers = 32
 	mostActive       = 16       // the largest number of batches under way, without those that were given up
 	mostHung         = 64       // the largest number of batches that were given up and have not come back
@@ -91,9 +81,7 @@ type link struct {
 	probation int                  // how many answers must be prompt until a call is on its caller's goroutine again
 	hung      int                  // number of batches that were given up and have not returned
 	failure   error                // why the last call failed; nil: it succeeded
-	forgotten bool                 // the link was forgotten; a later call uses a new link
-	adding    int                  // how many calls of addChore are under way
-	trips     trips
+	trip      time.Duration        // the shortest of the last round trips, roughly; 0: none
 
 	separate atomic.Int32 // the number of further batches in which each call is made by itself: see Together
 }
@@ -122,8 +110,7 @@ func endingOf(o *redis.Options) ending {
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
-	// client may have its own Process.
+	// Only a client of exactly this type is pipelined: see the package's comment.
 	if own, ok := c.(*redis.Client); ok {
 		options := own.Options()
 		l.pipe, l.ends = own, endingOf(options)
@@ -133,50 +120,31 @@ func newLink(owner *Links, c Client) *link {
 	}
 	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.OfQuorum}
 	l.brief.life = aloneFor
-	l.plain.init(l, false, l.pipe, answerFor)
-	if l.pipe == nil {
+	if l.plain.init(l, false, l.pipe, answerFor, 1); l.pipe == nil {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
-		l.acked.init(l, true, pipe, owner.options.Within+answerFor)
-		l.acked.usual = 8
+		l.acked.init(l, true, pipe, owner.options.Within+answerFor, 8)
 	}
 	return l
 }
 
-// queueOf returns the link's queue for the call c.
-func (l *link) queueOf(c *Call) *queue {
-	if c.Acked {
-		return &l.acked
-	}
-	return &l.plain
-}
-
 // enlist adds c to the calls that wait for the next batch, which usually begins at once.
 func (l *link) enlist(c *Call) {
-	if err := l.list(c); err == errForgotten {
-		l.owner.linkTo(l.client.(*redis.Client)).enlist(c)
-	} else if err != nil {
-		c.refuse(err)
+	q := &l.plain
+	if c.Acked {
+		q = &l.acked
 	}
-}
-
-// errForgotten is the error of a link that was forgotten just before it was used.
-var errForgotten = errors.New("the link is gone")
-
-func (l *link) list(c *Call) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch q := l.queueOf(c); {
-	case l.forgotten:
-		return errForgotten
-	case l.hung >= l.mostFor(c.Class), q.n >= mostListed:
-		return l.unanswered(ErrHangs)
-	default:
+	if l.hung < l.mostFor(c.Class) && q.n < mostListed {
 		q.add(c)
-		return nil
+		l.mu.Unlock()
+		return
 	}
+	err := l.unanswered(ErrHangs)
+	l.mu.Unlock()
+	c.refuse(err)
 }
 
 // mostFor returns how many batches may hang when a call of the class is sent. A renewal may still
@@ -221,16 +189,13 @@ func (l *link) runAlone(c *Call, awaited bool) bool {
 	l.alone[place] = c.sent
 	b := batch{queue: &l.plain, ctx: l.brief.join(c.sent)}
 	l.mu.Unlock()
-	if !c.markUnderWay() { // cannot happen, because no other goroutine could have changed the call's fate
-		panic("latchkit: a call was sent twice")
-	}
+	c.fate.Store(underWay) // no other goroutine knows the call yet
 	gotReply := false
 	defer func() { // deferred, because a hook may panic
-		now := time.Now()
 		l.mu.Lock()
 		l.alone[place] = time.Time{}
 		b.ctx.leave()
-		if l.record(now, now.Sub(c.sent), gotReply, b.failure); !gotReply {
+		if l.record(time.Since(c.sent), gotReply, b.failure); !gotReply {
 			l.probation = probationAnswers
 		}
 		l.mu.Unlock()
@@ -245,7 +210,7 @@ func (l *link) runAlone(c *Call, awaited bool) bool {
 // placeFor returns a free place for a call on its caller's goroutine, or -1 if the call must wait
 // for a batch. The caller holds l.mu.
 func (l *link) placeFor(c *Call) int {
-	if !l.prompt || l.probation > 0 || l.forgotten || l.sizes[0]+l.sizes[1] > mostAlone || l.plain.n > 0 || l.plain.active > 0 {
+	if !l.prompt || l.probation > 0 || l.sizes[0]+l.sizes[1] > mostAlone || l.plain.n > 0 || l.plain.active > 0 {
 		return -1
 	}
 	free := -1
@@ -267,7 +232,7 @@ func (l *link) placeFor(c *Call) int {
 
 // record records what is known after a round trip that took the given time, and whether the node
 // has replied. If it has not, failure says why. The caller holds l.mu.
-func (l *link) record(now time.Time, took time.Duration, gotReply bool, failure error) {
+func (l *link) record(took time.Duration, gotReply bool, failure error) {
 	l.noteFailure(failure)
 	if l.prompt = gotReply && took < promptWithin && l.hung == 0; l.prompt && l.probation > 0 {
 		l.probation--
@@ -275,11 +240,14 @@ func (l *link) record(now time.Time, took time.Duration, gotReply bool, failure 
 	if !gotReply {
 		return
 	}
-	if l.answered = now; l.pipe != nil {
-		l.trips.recordTrip(took)
+	if l.answered = time.Now(); l.pipe != nil {
+		// A longer trip counts little, because it may have been delayed here.
+		if l.trip = min(l.trip+l.trip/64, took); l.trip == 0 {
+			l.trip = max(took, 1)
+		}
 		// If a round trip takes almost no time, one batch at a time is best. Otherwise several
 		// batches are under way together.
-		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
+		l.plain.usual = int(min(max(l.trip/(100*time.Microsecond), 1), 8))
 	}
 }
 
@@ -305,30 +273,11 @@ func (l *link) unanswered(err error) error {
 	return fmt.Errorf("%w; the last error was: %v", err, l.failure) //nolint:errorlint // see above
 }
 
-// forget marks the link as forgotten if it is idle, and reports whether it was idle. A caller that
-// still has a forgotten link must get a new link to the node.
-func (l *link) forget() bool {
+// isIdle reports whether the link has nothing to do.
+func (l *link) isIdle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgotten = l.forgotten || l.alone == [mostAlone]time.Time{} && l.hung == 0 && l.adding == 0 &&
-		l.plain.idle() && l.acked.idle() && l.chores.Idle()
-	return l.forgotten
-}
-
-// addChore adds ch to the chores of the link. It returns false when the link was forgotten.
-func (l *link) addChore(ch calls.Chore) bool {
-	l.mu.Lock()
-	if l.forgotten {
-		l.mu.Unlock()
-		return false
-	}
-	l.adding++
-	l.mu.Unlock()
-	l.chores.Add(ch)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.adding--
-	return true
+	return l.alone == [mostAlone]time.Time{} && l.hung == 0 && l.plain.idle() && l.acked.idle() && l.chores.Idle()
 }
 
 // stop stops the timers of the link.
@@ -338,27 +287,4 @@ func (l *link) stop() {
 	l.plain.stop()
 	l.acked.stop()
 	l.brief.close()
-}
-
-// trips has the duration of the shortest of the last 256 to 511 round trips.
-type trips struct {
-	n            int
-	now, earlier time.Duration // shortest round trips; 0: none
-}
-
-func (t *trips) recordTrip(took time.Duration) {
-	took = max(took, 1)
-	if t.now == 0 || took < t.now {
-		t.now = took
-	}
-	if t.n++; t.n == 256 {
-		t.n, t.earlier, t.now = 0, t.now, 0
-	}
-}
-
-func (t *trips) shortest() time.Duration {
-	if t.now == 0 || t.earlier != 0 && t.earlier < t.now {
-		return t.earlier
-	}
-	return t.now
 }

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,8 +46,7 @@ type Links struct {
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: calls.Chores{Warn: o.Warn, One: o.OfQuorum}}
 	ls.cluster, _ = c.(Cluster)
-	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
-	// client may have its own Process.
+	// Only a client of exactly this type is pipelined: see the package's comment.
 	if _, own := c.(*redis.ClusterClient); !own {
 		ls.single = newLink(ls, c)
 	}
@@ -100,11 +100,10 @@ func (ls *Links) Repeat(ch calls.Chore) {
 	if l == nil {
 		l = ls.servingLink(ch.Claim.Key)
 	}
-	for l != nil && !l.addChore(ch) {
-		l = ls.servingLink(ch.Claim.Key)
-	}
 	if l == nil {
 		ls.chores.Add(ch)
+	} else {
+		l.chores.Add(ch)
 	}
 }
 
@@ -206,8 +205,10 @@ func (ls *Links) linkTo(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link)
 	}
-	ls.nodes.Range(func(node, l any) bool { // new nodes are rare, so idle links are forgotten only now
-		if l.(*link).forget() {
+	// New nodes are rare, so idle links are forgotten only now. A call that has just found such a link
+	// is still made.
+	ls.nodes.Range(func(node, l any) bool {
+		if l.(*link).isIdle() {
 			ls.nodes.CompareAndDelete(node, l)
 		}
 		return true
@@ -223,7 +224,7 @@ func (ls *Links) keepPending(c *Call) {
 	defer ls.mu.Unlock()
 	ls.pending = append(ls.pending, c)
 	if ls.overdue == nil {
-		ls.overdue = time.AfterFunc(answerFor, func() { ls.resolvePending(ErrNoState) })
+		ls.overdue = time.AfterFunc(answerFor, func() { ls.resolvePending(nil) })
 	}
 	if !ls.loading {
 		ls.loading = true
@@ -256,26 +257,18 @@ func (ls *Links) resolvePending(err error) {
 		ls.overdue = nil
 	}
 	ls.mu.Unlock()
+	refusal := ErrNoState
+	if err != nil {
+		refusal = fmt.Errorf("%w: %w", ErrNoState, err)
+	}
 	for _, c := range pending {
 		if l := ls.servingLink(c.Key); l != nil {
 			l.enlist(c)
 		} else {
-			c.refuse(noState{err})
+			c.refuse(refusal)
 		}
 	}
 }
-
-// noState is the error ErrNoState together with its cause.
-type noState struct{ cause error }
-
-func (e noState) Error() string {
-	if e.cause == nil || e.cause == ErrNoState {
-		return ErrNoState.Error()
-	}
-	return ErrNoState.Error() + ": " + e.cause.Error()
-}
-
-func (e noState) Unwrap() []error { return []error{ErrNoState, e.cause} }
 
 // reloadState makes the client load the Cluster's state again. It is called when a node has not
 // answered, because another node may now serve the slots of this node.

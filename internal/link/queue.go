@@ -9,9 +9,9 @@ import (
 // fields.
 type queue struct {
 	link  *link
-	pipe  pipeliner // nil: each batch has only one call
-	acked bool      // each batch ends with a WAIT
-	limit time.Duration
+	pipe  pipeliner     // nil: each batch has only one call
+	acked bool          // each batch ends with a WAIT
+	limit time.Duration // after which a batch is given up
 
 	waiting [classes][]*Call
 	n       int      // number of calls in waiting
@@ -25,8 +25,8 @@ type queue struct {
 	armed bool
 }
 
-func (q *queue) init(l *link, acked bool, pipe pipeliner, limit time.Duration) {
-	*q = queue{link: l, acked: acked, pipe: pipe, limit: limit, usual: 1}
+func (q *queue) init(l *link, acked bool, pipe pipeliner, limit time.Duration, usual int) {
+	*q = queue{link: l, acked: acked, pipe: pipe, limit: limit, usual: usual}
 	q.short.life, q.long.life = limit+connectFor, max(limit, mostPatience)+connectFor
 }
 
@@ -58,7 +58,7 @@ func (q *queue) take(into []*Call) []*Call {
 	if q.pipe == nil {
 		most = 1
 	}
-	large, mostLarge := 0, 1+int(q.link.trips.shortest()/time.Millisecond)
+	large, mostLarge := 0, 1+int(q.link.trip/time.Millisecond)
 	reserved := min(undoCalls, len(q.waiting[Undo]), most-1)
 	for class := range q.waiting {
 		if class == int(Undo) {
@@ -117,9 +117,8 @@ func (q *queue) watch() {
 	}
 }
 
-// look is called again and again while batches are under way. A batch that takes longer than its
-// limit is given up: it may still come back, but the link goes on without it. While batches are
-// slow, look begins one more for the calls that wait.
+// look is called again and again while batches are under way. It gives up batches that take too
+// long, and while batches are slow, it begins one more for the calls that wait.
 func (q *queue) look() {
 	l, now := q.link, time.Now()
 	var ended, refused []*Call
@@ -135,7 +134,7 @@ func (q *queue) look() {
 	if q.pipe != nil && q.active < mostActive && q.oldest(now) >= promptWithin {
 		q.begin(now)
 	}
-	err := l.unanswered(ErrNoAnswer)
+	noAnswer, hangs := l.unanswered(ErrNoAnswer), l.unanswered(ErrHangs)
 	if q.armed = len(q.running) > 0; q.armed {
 		q.timer.Reset(lookEvery)
 	}
@@ -144,21 +143,20 @@ func (q *queue) look() {
 		l.owner.reloadState()
 	}
 	for _, c := range ended {
-		c.end("", err)
+		c.end("", noAnswer)
 	}
 	for _, c := range refused {
-		c.refuse(l.unanswered(ErrHangs))
+		c.refuse(hangs)
 	}
 }
 
 // lookAt looks at the batch b, which has been under way for the time age. It returns the calls
 // whose time is over.
 func (q *queue) lookAt(b *batch, age time.Duration) (ended []*Call) {
-	l := q.link
 	if !b.givenUp && age >= q.limit {
 		b.givenUp = true
 		q.active--
-		l.hung++
+		q.link.hung++
 	}
 	if !b.givenUp && !q.acked && age >= time.Duration(b.copies+1)*askAgainAfter {
 		b.copies++
@@ -181,11 +179,11 @@ func (q *queue) lookAt(b *batch, age time.Duration) (ended []*Call) {
 // askAgain sends the calls of b that may be sent twice over other connections, because the
 // connection of b may be dead: a firewall drops connections that were idle without a word. The
 // first answer counts. Each copy is a batch of its own, so that one more dead connection does not
-// stop them all. While calls wait, the node or this process is overloaded, and copies would add to
-// that.
+// stop them all. While calls wait, or nearly all of the client's pool is in use, the node or this process
+// is overloaded, and copies would add to that.
 func (q *queue) askAgain(b *batch) {
 	for _, c := range b.calls {
-		if c.Repeatable == nil || q.n > 0 || q.active >= mostActive {
+		if c.Repeatable == nil || q.n > 0 || q.active >= min(2*q.link.most-2, mostActive) {
 			continue
 		}
 		c.doubled.Store(true)
@@ -230,9 +228,9 @@ type contexts struct {
 type sharedContext struct {
 	context.Context
 	cancel context.CancelFunc
+	owner  *contexts
 	began  time.Time
 	users  int
-	closed bool // nobody else will use it
 }
 
 // join returns the context of a batch that begins at the time now. The batch leaves it at its end.
@@ -242,26 +240,22 @@ func (cs *contexts) join(now time.Time) *sharedContext {
 		return s
 	}
 	cs.close()
-	s := &sharedContext{began: now, users: 1}
+	s := &sharedContext{owner: cs, began: now, users: 1}
 	s.Context, s.cancel = context.WithDeadline(context.Background(), now.Add(cs.life))
 	cs.present = s
 	return s
 }
 
+// close makes the next batch begin another context.
 func (cs *contexts) close() {
-	if s := cs.present; s != nil {
-		cs.present, s.closed = nil, true
-		s.endIfUnused()
+	if s := cs.present; s != nil && s.users == 0 {
+		s.cancel()
 	}
+	cs.present = nil
 }
 
 func (s *sharedContext) leave() {
-	s.users--
-	s.endIfUnused()
-}
-
-func (s *sharedContext) endIfUnused() {
-	if s.closed && s.users == 0 {
+	if s.users--; s.users == 0 && s.owner.present != s {
 		s.cancel()
 	}
 }

@@ -34,21 +34,7 @@ type Room struct {
 // Words returns the words of a call that runs the script by its SHA-1. The arguments args are
 // strings and int64s.
 func (s *Script) Words(keys []string, args ...any) []any {
-	if 3+len(keys)+len(args) > len(Room{}.words) {
-		return s.WordsIn(nil, keys, args...)
-	}
-	return s.WordsIn(new(Room), keys, args...)
-}
-
-// newLargeRoom returns empty slices with room for a command of up to 16 words, in one piece of
-// memory.
-func newLargeRoom() ([]any, []string, []int64) {
-	var all struct {
-		words   [16]any
-		texts   [8]string
-		numbers [4]int64
-	}
-	return all.words[:0], all.texts[:0], all.numbers[:0]
+	return s.WordsIn(nil, keys, args...)
 }
 
 // WordsIn does the work of Words. If the words are few enough, it puts them into a given Room.
@@ -62,12 +48,12 @@ func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	var words []any
 	var texts []string
 	var numbers []int64
-	switch most := 3 + len(keys) + len(args); {
-	case most > 16:
+	if most := 3 + len(keys) + len(args); most > len(Room{}.words) {
 		words, texts, numbers = make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
-	case most > len(Room{}.words):
-		words, texts, numbers = newLargeRoom()
-	default:
+	} else {
+		if r == nil {
+			r = new(Room)
+		}
 		words, texts, numbers = r.words[:0], r.texts[:0], r.numbers[:0]
 	}
 	words = append(words, "evalsha", s.sha, len(keys))

@@ -55,6 +55,9 @@ func (l *link) gather(calls []*Call) (gathered []*Call, groups []*group) {
 		}
 	}
 	groups = slices.DeleteFunc(groups, func(g *group) bool { return len(g.members) < fewest })
+	for _, g := range groups {
+		g.Words = g.Together.wordsFor(g.members)
+	}
 	for _, c := range calls {
 		g := groupOf(groups, c)
 		switch {
@@ -75,7 +78,6 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 	}
 	g := &group{Call: Call{Script: t.Script, Together: t, Key: c.Key, Class: c.Class, Acked: c.Acked, values: context.Background()}}
 	g.Receiver = g
-	g.make = func() []any { return t.wordsFor(g.members) }
 	g.fate.Store(underWay)
 	g.members = append(make([]*Call, 0, 16), c)
 	return append(groups, g)

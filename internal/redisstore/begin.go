@@ -75,10 +75,10 @@ func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant,
 	return g, err
 }
 
-// ask sends the call by sender, waits for the answer, and returns it.
-func (q *question) ask(ctx context.Context, sender link.Sender) (store.Grant, error) {
+// ask sends the call by links, waits for the answer, and returns it.
+func (q *question) ask(ctx context.Context, links *link.Links) (store.Grant, error) {
 	q.choose()
-	text, err := sender.Do(ctx, &q.Call)
+	text, err := links.Do(ctx, &q.Call)
 	g, err := q.readGrant(&q.Call, text, err)
 	if q.needsMore(err) {
 		return q.more(ctx, err)

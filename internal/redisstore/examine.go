@@ -13,18 +13,18 @@ import (
 )
 
 // CheckServer looks at what the server, or every master of the cluster, does when its memory is
-// full. It also finds out whether one server belongs to a cluster
-// that the client does not know. A proxy, a substitute for Redis, or a server whose ACL forbids
-// these questions does not answer them. CheckServer reports nothing about such a server. A problem
-// that several masters have is reported once.
+// full. It also finds out whether one server belongs to a cluster that the client does not know. A
+// proxy, a substitute for Redis, or a server whose ACL forbids these questions does not answer them.
+// CheckServer reports nothing about such a server. A problem that several masters have is reported
+// once.
 func (s *Store) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
 	var found []store.Warning
-	check := func(ctx context.Context, server link.Sender) {
-		info, err := serverInfo(ctx, server)
+	check := func(text string, err error) {
 		if err != nil {
 			return
 		}
+		info := fieldsOf(text)
 		mu.Lock()
 		defer mu.Unlock()
 		found = append(found, serverWarnings(info)...)
@@ -36,11 +36,11 @@ func (s *Store) CheckServer(ctx context.Context) []store.Warning {
 		}
 	}
 	if s.cluster == nil {
-		check(ctx, s.links)
+		check(runCommand(ctx, s.links, link.Ask, "info"))
 		return found
 	}
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-		check(ctx, link.Plain{Client: master})
+		check(master.Info(ctx).Result())
 		return nil
 	})
 	byCode := func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) }
@@ -61,18 +61,14 @@ var unseen = store.Warning{
 		"connect the Locker to the server itself, or use locker.WithoutQueue",
 }
 
-// serverInfo returns the fields of the server's reply to INFO, by name.
-func serverInfo(ctx context.Context, sender link.Sender) (info map[string]string, err error) {
-	text, err := runCommand(ctx, sender, link.Ask, "info")
-	if err != nil {
-		return nil, err
-	}
-	info = make(map[string]string)
+// fieldsOf returns the fields of a server's reply to INFO, by name.
+func fieldsOf(text string) map[string]string {
+	info := make(map[string]string)
 	for line := range strings.Lines(text) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		info[name] = value
 	}
-	return info, nil
+	return info
 }
 
 func serverWarnings(info map[string]string) (found []store.Warning) {

@@ -13,14 +13,14 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// runCommand sends the command with the given words once, by sender, and returns the answer, which
+// runCommand sends the command with the given words once, by links, and returns the answer, which
 // is one string. The second word, if there is one, is a key.
-func runCommand(ctx context.Context, sender link.Sender, class link.Class, words ...any) (string, error) {
+func runCommand(ctx context.Context, links *link.Links, class link.Class, words ...any) (string, error) {
 	key := ""
 	if len(words) > 1 {
 		key, _ = words[1].(string)
 	}
-	return sender.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
+	return links.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
 }
 
 // Script is a Lua file. The header of the file describes the script's keys, arguments and results,
@@ -93,9 +93,9 @@ func (s Script) withClass(class link.Class) Script {
 
 // Run executes the script once, and waits for its answer. The arguments args are strings and
 // int64s.
-func (s Script) Run(ctx context.Context, sender link.Sender, keys []string, args ...any) (string, error) {
+func (s Script) Run(ctx context.Context, links *link.Links, keys []string, args ...any) (string, error) {
 	call := Call{script: s, Words: s.Words(keys, args...)}
-	return call.Run(ctx, sender)
+	return call.Run(ctx, links)
 }
 
 // Call is a script that is about to be run.
@@ -115,8 +115,8 @@ func (s Script) Call(keys []string, args ...any) *Call {
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
-func (c *Call) Run(ctx context.Context, sender link.Sender) (string, error) {
-	v, err := sender.Do(ctx, c.link())
+func (c *Call) Run(ctx context.Context, links *link.Links) (string, error) {
+	v, err := links.Do(ctx, c.link())
 	if err != nil {
 		return "", Refused(err)
 	}

@@ -46,7 +46,7 @@ func TestExtensionsThatHangAreBounded(t *testing.T) {
 			}
 			cancel()
 		}
-		if n := s.n.Load(); n > 64 {
+		if n := s.n.Load(); n > 96 {
 			t.Errorf("%d renewals hang", n)
 		}
 		close(s.resume)
