@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/latchkit/latchkit/internal/quorum"
+	quorum "github.com/latchkit/latchkit/internal/redlock"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
 	"github.com/latchkit/latchkit/internal/store"
@@ -279,29 +279,6 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 		return fmt.Errorf("latchkit: EnrollRedlock: %w", err)
 	}
 	return nil
-}
-
-// ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes, with the new server in the place of the old server. The old server may be up, down
-// or cut off. All other servers must vote. The old server stops voting, and leases that need its
-// vote are soon lost (ErrLost). The new server votes after votesIn, when all leases that the old
-// server granted are over. Any process that has the new list can take the step that lets the new
-// server vote. Give the new list to all processes before or after the call, in any order: processes
-// with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes
-// vote before you replace another node.
-//
-// If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
-// the call, but steps that it has taken are not undone. The call may be repeated.
-func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
-	cfg, err := newQuorumConfig("ReplaceNode", cs, opts)
-	if err != nil {
-		return 0, err
-	}
-	votesIn, err = quorum.Replace(ctx, nodesOf(cs), cfg.quorum())
-	if err != nil {
-		return 0, fmt.Errorf("latchkit: ReplaceNode: %w", err)
-	}
-	return votesIn, nil
 }
 
 // longestOnQuorums is the default of WithMaxTTL on a quorum.

@@ -1,0 +1,162 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+)
+
+// operatorTimeout is the shortest time-out of an operator's call at a node. It is longer than the
+// usual time-out, because an operator's call needs the answers of all nodes.
+const operatorTimeout = 2 * time.Second
+
+// callsAtOnce is how many calls Enroll makes to one node at the same time. The calls of 32 slots
+// share their way to a server of a Cluster: 16 384 slots are enrolled in half of the time that 8 at
+// once need, and 128 at once need no less.
+const callsAtOnce = 32
+
+// place is one marker at one node. A server has one, a Cluster has one for each slot.
+type place struct {
+	*standing
+	view view
+}
+
+// Enroll declares that the servers are new and hold no leases. It refuses unless every server has no
+// marker and no lease. If every server votes already, and cfg gives another longest TTL, Enroll
+// writes this TTL into all markers instead. After an error a change may be repeated. An enrolment
+// that was not finished leaves nodes that vote and nodes that wait.
+func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
+	cfg.NodeTimeout = max(cfg.NodeTimeout, operatorTimeout)
+	q := newQuorum(cs, cfg)
+	defer func() { _ = q.Close(ctx) }()
+	places, err := q.places(ctx)
+	if err != nil {
+		return err
+	}
+	unmarked, changes := 0, 0
+	var errs []error
+	servers := make(map[string]int)
+	for _, p := range places {
+		if other, known := servers[p.view.id]; known && other != p.node.index {
+			return q.newError("nothing was changed", []error{p.node.error(errTwice(other))})
+		}
+		servers[p.view.id] = p.node.index
+		m, ok := parseMarker(p.view.text)
+		of, _, _ := strings.Cut(m.settings, "/")
+		own, _, _ := strings.Cut(q.settings, "/")
+		settings := q.settings
+		if ok && of == own { // another longest TTL can be changed
+			settings = m.settings
+		}
+		switch no := q.reason(&p.view, settings); {
+		case p.view.text == "" && no.idle:
+			unmarked++
+		case no != nil:
+			errs = append(errs, p.node.error(no))
+		case settings != q.settings:
+			changes++
+		}
+	}
+	switch {
+	case len(errs) > 0:
+	case unmarked == len(places):
+		return q.declareNew(ctx, places)
+	case unmarked > 0:
+		errs = append(errs, errors.New("some of the servers are nodes already; a new server beside them needs no enrolment, because it votes by itself after its wait"))
+	case changes == 0:
+		errs = append(errs, errors.New("the servers are nodes already, and all vote"))
+	case !cfg.MaxTTLGiven:
+		errs = append(errs, errors.New("the servers are nodes already, with another longest TTL; give WithMaxTTL to change it"))
+	default:
+		return q.markAll(ctx, places, func(p *place) string {
+			m, _ := parseMarker(p.view.text)
+			return m.since
+		})
+	}
+	return q.newError("nothing was changed", errs[:min(len(errs), len(q.nodes))])
+}
+
+// declareNew writes markers that vote at once, if no server holds a lease.
+func (q *quorum) declareNew(ctx context.Context, places []*place) error {
+	var errs []error
+	for i, a := range askAll(q, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }) {
+		if a.err == nil && len(a.value) > 0 {
+			a.err = fmt.Errorf("the server is not new: it holds %d leases, such as that of %s", len(a.value), a.value[0])
+		}
+		if a.err != nil {
+			errs = append(errs, q.nodes[i].error(a.err))
+		}
+	}
+	if len(errs) > 0 {
+		return q.newError("nothing was changed", errs)
+	}
+	return q.markAll(ctx, places, func(*place) string { return alwaysSince })
+}
+
+// places returns all markers, with what the nodes show of them.
+func (q *quorum) places(ctx context.Context) (all []*place, err error) {
+	for _, n := range q.nodes {
+		if !n.cluster {
+			all = append(all, &place{standing: &n.single})
+			continue
+		}
+		for slot := range uint16(redisstore.SlotCount) {
+			all = append(all, &place{standing: &standing{node: n, marker: markerOfSlot(slot)}})
+		}
+	}
+	return all, q.atEach(ctx, all, func(ctx context.Context, p *place) (err error) {
+		p.view, err = p.node.look(ctx, p.marker)
+		return err
+	})
+}
+
+// markAll writes the settings of the quorum into all markers, with the time that the function since
+// returns.
+func (q *quorum) markAll(ctx context.Context, all []*place, since func(p *place) string) error {
+	return q.atEach(ctx, all, func(ctx context.Context, p *place) error {
+		answer, err := p.view.mark(ctx, p.standing, marker{p.view.id, since(p), q.settings})
+		if err == nil && answer != "1" {
+			err = errChanged
+		}
+		return err
+	})
+}
+
+// atEach calls do for each place, and returns ErrQuorum with the first error of each node.
+func (q *quorum) atEach(ctx context.Context, all []*place, do func(ctx context.Context, p *place) error) error {
+	var working sync.WaitGroup
+	failed := make([]atomic.Pointer[error], len(q.nodes))
+	next := atomic.Int32{}
+	for range callsAtOnce * len(q.nodes) {
+		working.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(all) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				p := all[i]
+				ctx, cancel := context.WithTimeout(ctx, q.patience)
+				if err := do(ctx, p); err != nil {
+					failed[p.node.index].CompareAndSwap(nil, &err)
+				}
+				cancel()
+			}
+		})
+	}
+	working.Wait()
+	var errs []error
+	for i := range failed {
+		if err := failed[i].Load(); err != nil {
+			errs = append(errs, q.nodes[i].error(*err))
+		}
+	}
+	if ctx.Err() != nil {
+		errs = []error{ctx.Err()}
+	}
+	if len(errs) > 0 {
+		return q.newError(fmt.Sprintf("%d of %d nodes failed", len(errs), len(q.nodes)), errs)
+	}
+	return nil
+}

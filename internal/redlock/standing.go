@@ -1,0 +1,269 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/store"
+)
+
+// standing is what this process knows about a node's right to vote. A server has one marker, and so
+// one standing. A Redis Cluster has one for each slot in use, because different servers serve the
+// slots. The node itself decides with each vote whether it votes: see vote.lua.
+type standing struct {
+	node   *node
+	marker string // the key of the marker
+
+	mu        sync.Mutex
+	checkedAt time.Time // when the node was last asked whether it evicts keys, and voted
+	reason    error     // why the node does not vote; nil: it votes, or was not asked yet
+	outSince  time.Time // when it stopped to vote; zero: it votes
+	warned    bool      // this process has warned that the node does not vote
+	expelled  bool      // the clock was wrong, and the node's marker does not say so yet
+	expelling bool      // the marker is being changed
+}
+
+// standing returns the standing of the node for key.
+func (n *node) standing(key string) *standing {
+	if !n.cluster {
+		return &n.single
+	}
+	slot := redisstore.SlotOf(key)
+	s, ok := n.slots.Load(slot)
+	if !ok {
+		s, _ = n.slots.LoadOrStore(slot, &standing{node: n, marker: markerOfSlot(slot)})
+	}
+	return s.(*standing)
+}
+
+func markerOfSlot(slot uint16) string {
+	return redisstore.NodeKey + ":" + redisstore.TagOfSlot(slot)
+}
+
+// standings yields the standings of the node that are in use.
+func (n *node) standings(yield func(*standing) bool) {
+	if !n.cluster {
+		yield(&n.single)
+		return
+	}
+	n.slots.Range(func(_, s any) bool { return yield(s.(*standing)) })
+}
+
+// mayAsk returns nil if the node may be asked for its vote. The result checks is true if the request
+// must let the node begin its wait, and look at its policy: when the node did not vote lately, and
+// once in each quarantine.
+func (s *standing) mayAsk() (checks bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expelled {
+		s.expelLocked()
+		return false, (&notVoting{state: store.NodeClock, text: textStepped}).refusal()
+	}
+	return s.reason != nil || time.Since(s.checkedAt) > s.node.quorum.quarantine(), nil
+}
+
+// record records the end of a request for a vote. The parameter checked is true if the request has
+// looked at the node's policy.
+func (s *standing) record(checked bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		if checked {
+			s.checkedAt = time.Now()
+		}
+		if s.warned {
+			s.node.warn("node-returned", "the node votes again")
+		}
+		s.reason, s.outSince, s.warned = nil, time.Time{}, false
+		return
+	}
+	if s.reason = err; s.outSince.IsZero() {
+		s.outSince = time.Now()
+	}
+	// Warn at once of a state that does not end by itself. Warn of any other state when it should
+	// have ended.
+	no, ok := errors.AsType[*notVoting](err)
+	lasts := ok && no.state != store.NodeJoins
+	if !s.warned && (lasts || time.Since(s.outSince) > s.node.quorum.quarantine()) {
+		s.warned = true
+		s.node.warn("node-out", fmt.Sprintf("the node does not vote, so fewer other nodes may fail: %v", err))
+	}
+}
+
+// forget is called when the node has renewed nothing because it may have forgotten leases. The next
+// request for its vote lets it begin its wait.
+func (s *standing) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checkedAt = time.Time{}
+}
+
+// recordClock records that the clock of node n showed the time clock after sentAt. A node whose
+// clock is wrong, while a majority agrees, may have dropped leases too early. So it is expelled: its
+// marker must say that its wait has not begun.
+func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
+	q.clocks.note(n.index, clock, sentAt)
+	for o := range q.eachNode(q.clocks.outliers(q.skew, q.need)) {
+		for s := range o.standings {
+			s.mu.Lock()
+			s.expelled = true
+			s.expelLocked()
+			s.mu.Unlock()
+		}
+	}
+}
+
+// expelLocked begins to change the node's marker, so that no process gets the node's vote before
+// its clock is right and its wait is over. It is tried again at the next request for a vote. The
+// caller holds s.mu.
+func (s *standing) expelLocked() {
+	if s.expelling {
+		return
+	}
+	s.expelling = true
+	s.node.links.Pool.Do(func() {
+		ctx, cancel := context.WithTimeout(backgroundContext, s.node.quorum.patience)
+		defer cancel()
+		v, err := s.node.look(ctx, s.marker)
+		if m, ok := parseMarker(v.text); err == nil && ok && m.id == v.id && m.since != neverSince {
+			m.since = neverSince
+			var answer string
+			if answer, err = v.mark(ctx, s, m); answer != "1" {
+				err = errors.Join(err, errChanged)
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.expelling, s.expelled = false, err != nil
+		s.reason = (&notVoting{state: store.NodeClock, text: textStepped}).refusal()
+	})
+}
+
+var errChanged = errors.New("the node's marker has changed meanwhile")
+
+// marker is the value of a node's key N: see votes.lua.
+type marker struct {
+	id       string // the identity of the server's data
+	since    string // since when the node may vote, in µs
+	settings string // the number of nodes and the longest TTL
+}
+
+// These times in a marker mean that the node votes at once, and that its wait has not begun.
+const (
+	alwaysSince = "0000000000000000"
+	neverSince  = "9999999999999999"
+)
+
+func (m marker) String() string { return m.id + "/" + m.since + "/" + m.settings }
+
+// parseMarker reads the text of a marker. The result ok is false if text is no valid marker.
+func parseMarker(text string) (m marker, ok bool) {
+	parts := strings.SplitN(text, "/", 3)
+	if len(parts) != 3 || len(parts[0]) != 40 || len(parts[1]) != 16 || strings.Count(parts[2], "/") != 1 {
+		return m, false
+	}
+	return marker{parts[0], parts[1], parts[2]}, true
+}
+
+// view is the result of one look at a node.
+type view struct {
+	clock  time.Time
+	id     string
+	evicts bool
+	text   string // of the marker; "": there is none
+}
+
+// look reads the marker with the given key at node n, and changes nothing.
+func (n *node) look(ctx context.Context, marker string) (v view, err error) {
+	sentAt := time.Now()
+	text, err := lookScript.Run(ctx, n.links, []string{marker})
+	if err != nil {
+		return v, err
+	}
+	r := redisstore.Reply{Rest: text}
+	v = view{clock: r.Time(), id: r.Word(), evicts: r.Word() == "1", text: r.Rest}
+	if v.id == "" {
+		return v, redisstore.Unreadable("look")
+	}
+	n.quorum.clocks.note(n.index, v.clock, sentAt)
+	return v, nil
+}
+
+// mark changes the marker of s to m, if it is still what v shows.
+func (v *view) mark(ctx context.Context, s *standing, m marker) (answer string, err error) {
+	return markScript.Run(ctx, s.node.links, []string{s.marker}, v.id, v.text, m.String())
+}
+
+// reason returns why the node with this view does not vote in a quorum with the given settings, or
+// nil if it votes.
+func (q *quorum) reason(v *view, settings string) *notVoting {
+	m, ok := parseMarker(v.text)
+	since, _ := strconv.ParseInt(m.since, 10, 64)
+	switch left := time.UnixMicro(since).Sub(v.clock); {
+	case v.id == "-":
+		return &notVoting{state: store.NodeUnsupported, text: "the server does not show its replication ID, so it cannot be a node; check for a proxy between server and client"}
+	case v.evicts:
+		return errEvicts()
+	case ok && m.settings != settings:
+		return q.errOther(m.settings)
+	case !ok || m.id != v.id:
+		return q.waiting(textForgot, 0)
+	case m.since == neverSince:
+		e := q.waiting(textStepped, 0)
+		e.state = store.NodeClock
+		return e
+	case left > 0:
+		return q.waiting(textForgot, left)
+	}
+	return nil
+}
+
+// Nodes looks at all nodes, and returns the state of each. It changes nothing. Of a Redis Cluster
+// it shows the slot that this process has used last.
+func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
+	views := askAll(q, func(n *node) (view, error) {
+		marker := n.single.marker
+		if s := n.lastUsed.Load(); n.cluster && s != nil {
+			marker = s.marker
+		}
+		return n.look(ctx, marker)
+	})
+	all := make([]store.Node, len(q.nodes))
+	servers := make(map[string]int)
+	for i, n := range q.nodes {
+		v := &views[i].value
+		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes, Offset: q.clocks.offset(i)}
+		if err := views[i].err; err != nil {
+			all[i].State, all[i].Reason = store.NodeUnreachable, err.Error()
+			continue
+		}
+		no := q.reason(v, q.settings)
+		if off := q.clocks.deviation(i); off > q.skew {
+			no, _ = errors.AsType[*notVoting](errClockOff(off))
+		}
+		if other, twice := servers[v.id]; twice {
+			no, _ = errors.AsType[*notVoting](errTwice(other))
+		}
+		servers[v.id] = i
+		if no != nil {
+			all[i].State, all[i].Reason, all[i].Left = no.state, no.text, no.left
+		}
+	}
+	return all, ctx.Err()
+}
+
+// warn reports a change of the node's standing, with the given code and text.
+func (n *node) warn(code, text string) {
+	if report := n.quorum.report; report != nil {
+		n.links.Pool.Do(func() { report(store.Warning{Code: code, Text: n.error(errors.New(text)).Error()}) })
+	}
+}
+
+// Watch makes the quorum report when a node stops to vote, and when it votes again.
+func (q *quorum) Watch(report func(store.Warning)) { q.report = report }
