@@ -17,8 +17,7 @@ import (
 )
 
 // scriptVotes is a contestant that asks for votes and releases them, as latchkit's quorum does,
-// and does nothing else. This contestant does not check the nodes' markers. It does not undo
-// votes that come late, so it leaves keys behind.
+// and does nothing else. It does not undo votes that come late, so it leaves keys behind.
 const scriptVotes = "scripts"
 
 var (
@@ -35,9 +34,9 @@ type voteLocks struct {
 }
 
 type voter struct {
-	client *redis.Client
-	marker string
-	jobs   chan voterJob
+	client   *redis.Client
+	settings string // of the quorum, as the node's marker has them
+	jobs     chan voterJob
 }
 
 type voterJob struct {
@@ -55,10 +54,12 @@ func openVotes(addrs []string, ttl time.Duration) (quorumLocks, error) {
 				return nil, err
 			}
 		}
-		var err error
-		if n.marker, err = n.client.Get(ctx, redisstore.NodeKey).Result(); err != nil {
+		marker, err := n.client.Get(ctx, redisstore.NodeKey).Result()
+		if err != nil {
 			return nil, err
 		}
+		parts := strings.SplitN(marker, "/", 3) // identity, since and the settings
+		n.settings = parts[len(parts)-1]
 		v.nodes = append(v.nodes, n)
 		go n.work()
 	}
@@ -115,22 +116,18 @@ func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
 	now := time.Now()
 	fence := strconv.FormatInt(now.UnixMicro(), 10)
 	lease := l.token + ":" + fence + ":1:" + fence + ":"
-	keys := []string{
-		key, redisstore.QueueKey(key), redisstore.WakeKey(key), redisstore.CounterKey(key), redisstore.TombstoneKey(key, l.token),
-		redisstore.NodeKey, redisstore.DoneKey(key),
-	}
+	keys := []string{key, redisstore.CounterKey(key), redisstore.TombstoneKey(key, l.token), redisstore.NodeKey}
 	earliest, latest := now.Add(-clockTolerance).UnixMicro(), now.Add(clockTolerance).UnixMicro()
 	err := v.ask(func(n *voter) []any {
-		return voteScript.Words(keys, n.marker, lease, v.ttl.Milliseconds(), fence, fence, earliest, latest)
+		return voteScript.Words(keys, n.settings, lease, v.ttl.Milliseconds(), fence, fence, earliest, latest)
 	}, func(text string) bool { return strings.HasPrefix(text, "1 ") })
 	v.acquired++
 	return l, err
 }
 
 func (l *voteLease) Release(context.Context) error {
-	x := redisstore.TombstoneKey(l.key, l.token)
-	keys := []string{l.key, redisstore.QueueKey(l.key), redisstore.WakeKey(l.key), x, redisstore.DoneKey(l.key), redisstore.NodeKey}
-	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "") }, isReleased)
+	keys := []string{l.key, redisstore.TombstoneKey(l.key, l.token)}
+	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token) }, isReleased)
 }
 
 // OneRound returns the number of all acquisitions as both results, because each acquisition has

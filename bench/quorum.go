@@ -230,7 +230,7 @@ func (c *cluster) take(ctx context.Context, name string, cond condition, length 
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
-		if key != "latchkit:node" && key != "latchkit:begun" && !strings.HasPrefix(key, "latchkit:f:") && !strings.HasPrefix(key, "latchkit:x:") {
+		if key != "latchkit:node" && !strings.HasPrefix(key, "latchkit:f:") && !strings.HasPrefix(key, "latchkit:x:") {
 			left = append(left, key)
 		}
 	}

@@ -89,8 +89,8 @@ type (
 	//	Polls string
 	Node = store.Node
 
-	// NodeState is [NodeVotes], or a word that says why a node does not vote: unknown, behind,
-	// joins, forms, clock, replaced, stranger, twice, evicts, unsupported, unreachable.
+	// NodeState is [NodeVotes], or a word that says why a node does not vote: joins, clock,
+	// stranger, twice, evicts, unsupported, unreachable.
 	NodeState = store.NodeState
 
 	// A Warning reports a setting of the server that can lose locks: see [Warner].
@@ -216,9 +216,9 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 }
 
 // Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
-// vote, and for how long they will not vote. Like an acquire, Nodes also performs the steps that
-// let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
-// node. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
+// vote, and for how long they will not vote. Nodes changes nothing: only a request for a lock lets a
+// node begin its wait. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
+// node. Of a Cluster in a quorum, Nodes shows the slot that this process has used last. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
 // why its waiters poll. A Store without subscriptions returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	quorum "github.com/latchkit/latchkit/internal/redlock"
+	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
 	"github.com/latchkit/latchkit/internal/store"
@@ -239,18 +239,18 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // set or Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
-// Such a node does not vote until every lease that it may have forgotten is over. This takes as
-// long as the largest [WithMaxTTL] that was given at the enrolment or by a process that has asked
-// for a lock (1 minute by default). New servers wait as well, unless [EnrollRedlock] has declared
-// them new. A server that may evict keys does not vote at all. [Engine.Nodes] shows the state of
-// the nodes. The nodes remember each other, whatever names and order the lists of the processes
-// have. An empty server that stands in one list in the place of a node gets this place only as long
-// as no process finds the node working. [ReplaceNode] replaces one node by another server for good.
+// Such a node notices it by itself, and does not vote until every lease that it may have forgotten
+// is over: for [WithMaxTTL] (1 minute by default) and 2 % more, by its own clock. New servers wait
+// as well, unless [EnrollRedlock] has declared them new. A server that may evict keys does not vote
+// at all. [Engine.Nodes] shows the state of the nodes. Give WithMaxTTL the same value, and the same
+// number of clients, in all processes: a node refuses other values. docs/quorum.md says how to
+// change them, and how to replace a server.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Only a fence that was raised above the clocks can be
-// forgotten: see [Engine.RaiseFence]. Nothing is sent before the first lock is taken. Close the
-// clients only after the Locker.
+// forgotten: see [Engine.RaiseFence]. There is no queue on a quorum, and no message wakes a waiter:
+// one caller of each process polls, with pauses of 1 ms to 50 ms. Nothing is sent before the first
+// lock is taken. Close the clients only after the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts)
 	if err != nil {
@@ -263,13 +263,16 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // use them without a wait. Call EnrollRedlock once, when the servers are installed, with the
 // options of the Locker. Do not call EnrollRedlock at each start of a service. If all servers lost
 // their data between two starts, they have forgotten their leases, and EnrollRedlock would hide
-// this loss. All servers must answer. If the servers are in use already, EnrollRedlock only helps
-// nodes to vote again, as a Locker does. The error is nil when all servers vote. Otherwise it says
-// which server does not vote, why, and for how long. A Redis Cluster is enrolled slot by slot,
-// which takes a minute.
+// this loss. All servers must answer, and EnrollRedlock refuses unless each of them has no lease and
+// was never a node. A Redis Cluster is enrolled slot by slot, which takes a minute.
 //
-// The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The
-// end of ctx ends the call, but steps that it has taken are not undone.
+// If all servers are nodes that vote, and [WithMaxTTL] has another value than before, EnrollRedlock
+// changes it at all nodes. From then on processes with the old value are refused. No node may
+// restart until these processes have ended and their longest lease is over.
+//
+// The error is [ErrQuorum], with a [NodeError] inside for each server that is to blame. The end of
+// ctx ends the call, but steps that it has taken are not undone: servers that it has not reached
+// vote after their wait.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
 	if err != nil {
@@ -287,6 +290,8 @@ const longestOnQuorums = time.Minute
 // newQuorumConfig returns the config of a Locker on the servers of cs. constructor is the name for
 // errors.
 func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (config, error) {
+	// No message wakes a waiter, so waiters ask more often than in a queue.
+	opts = append([]QuorumOption{WithBackoff(Jitter(Exponential(time.Millisecond, 50*time.Millisecond)))}, opts...)
 	cfg, err := configure(opts, QuorumOption.setQuorum)
 	if err != nil {
 		return cfg, err

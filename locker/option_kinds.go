@@ -21,8 +21,7 @@ type SingleOption interface {
 	setSingle(c *config)
 }
 
-// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock], [EnrollRedlock] and
-// [ReplaceNode].
+// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock] and [EnrollRedlock].
 type QuorumOption interface {
 	setQuorum(c *config)
 }

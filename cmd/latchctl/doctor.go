@@ -11,8 +11,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
-
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 // doctorKey is the beginning of the throw-away key, unless the operator gives another one.
@@ -98,7 +96,6 @@ type doctor struct {
 	key      string
 	skew     time.Duration
 	patience time.Duration // time-out for each server; 0: only the whole command has a time-out
-	marked   bool          // a server has the marker of a quorum's node
 	findings []finding
 }
 
@@ -130,16 +127,12 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		}
 		answered++
 		d.settings(ctx, c, ahead)
-		if n, err := c.Exists(ctx, store.ReservedPrefix+"node").Result(); err == nil && n > 0 {
-			d.marked = true
-		}
 	}
 	for _, c := range cs {
 		switch c := c.(type) {
 		case *redis.Client:
 			visit(ctx, c)
 		case *redis.ClusterClient:
-			d.marked = true // the markers of a Cluster that is a node are in many slots
 			err := c.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error { visit(ctx, m); return nil })
 			if err != nil {
 				silent = err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -122,13 +121,8 @@ func handOff(ctx context.Context, c redis.UniversalClient, key string) (took tim
 	return took, polls, next.Release(ctx)
 }
 
-// votes says which nodes of a quorum vote. While no server has the marker of a node, it does not ask
-// them as a quorum, because that would begin to make them one.
+// votes says which nodes of a quorum vote.
 func (d *doctor) votes(ctx context.Context, cs clients) {
-	if !d.marked {
-		d.report("all", bad, "quorum", "no server that answers belongs to a quorum yet", "if all servers are new, run latchctl enroll once, when all of them answer; otherwise change nothing: they vote by themselves after a quarantine")
-		return
-	}
 	nodes, err := d.nodes(ctx, cs)
 	if err != nil {
 		d.report("all", bad, "quorum", err.Error(), "correct the list of --node, or bring back the nodes that do not answer")
@@ -146,20 +140,14 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 }
 
-// nodes returns the nodes of a quorum. It asks again while the state of a slow node is unknown.
-func (d *doctor) nodes(ctx context.Context, cs clients) (nodes []store.Node, err error) {
+// nodes returns the nodes of a quorum.
+func (d *doctor) nodes(ctx context.Context, cs clients) ([]store.Node, error) {
 	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxSkew(d.skew), locker.WithNodeTimeout(time.Second))
 	if err != nil {
 		return nil, err
 	}
 	defer closeWithin(l, time.Second)
-	for range 3 {
-		nodes, err = l.Nodes(ctx)
-		if err != nil || !slices.ContainsFunc(nodes, func(n store.Node) bool { return n.State == store.NodeUnknown }) {
-			break
-		}
-	}
-	return nodes, err
+	return l.Nodes(ctx)
 }
 
 // leftovers finds locks that never end.

@@ -122,7 +122,7 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 	})
 	to.flags(root.PersistentFlags())
 	root.AddCommand(newLs(&to), newShow(&to), newBreak(&to), newWeb(&to), newDoctor(&to), newRun(&to),
-		newEnroll(&to), newReplace(&to), newRaiseFence(&to))
+		newEnroll(&to), newRaiseFence(&to))
 	return root
 }
 

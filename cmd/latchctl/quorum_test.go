@@ -24,8 +24,8 @@ func freshServers(t *testing.T, n int) (nodes []string, cs []*redis.Client) {
 	return nodes, cs
 }
 
-// enroll makes a quorum of new servers. It refuses a server that holds leases and a server that
-// belongs to a set, and then changes nothing, as with --dry-run and without a terminal to ask at.
+// enroll makes a quorum of new servers. It refuses a server that holds leases and a server that was
+// a node, and then changes nothing, as with --dry-run and without a terminal to ask at.
 func TestEnrollTakesOnlyNewServers(t *testing.T) {
 	t.Parallel()
 	nodes, cs := freshServers(t, 4)
@@ -39,72 +39,44 @@ func TestEnrollTakesOnlyNewServers(t *testing.T) {
 		}
 	}
 	lease := locktest.Acquire(t, locktest.Single(t, cs[2]), locker.Rule{Key: "order:1"})
-	checkContains(t, exits(t, 1, three, "enroll", "--yes").err, nodes[2]+" holds 1 leases, of order:1", "nothing was changed")
+	checkContains(t, exits(t, 69, three, "enroll", "--yes").err, "holds 1 leases, such as that of order:1", "nothing was changed")
 	untouched("enroll of a server with a lease")
 	locktest.Release(t, lease)
 	checkContains(t, exits(t, 64, three[:1], "enroll", "--yes").err, "NewRedlock")
-	checkContains(t, exits(t, 0, three, "enroll", "--dry-run").out, "MEMBER OF A SET", nodes[0], "nothing was changed")
+	checkContains(t, exits(t, 0, three, "enroll", "--dry-run").out, "STATE", nodes[0], "joins", "nothing was changed")
 	checkContains(t, exits(t, 64, three, "enroll").err, "give --yes")
 	untouched("the dry run")
 	checkContains(t, exits(t, 0, three, "enroll", "--yes").out, "all 3 servers vote")
-	again := exits(t, 1, []string{nodes[0], nodes[1], nodes[3]}, "enroll", "--yes")
-	checkContains(t, again.err, nodes[0]+" belongs to a set", nodes[1]+" belongs to a set", "nothing was changed")
+	again := exits(t, 69, []string{nodes[0], nodes[1], nodes[3]}, "enroll", "--yes")
+	checkContains(t, again.err, "nodes already", "nothing was changed")
 	if keys := cs[3].Keys(t.Context(), "*").Val(); len(keys) > 0 {
 		t.Errorf("a refused enroll has written %q", keys)
 	}
 }
 
-// The set keeps the longest TTL that an operator has given at its enrolment. The commands that only
-// look, and replace without the flag, do not make it longer. So a node that was emptied votes again
-// after this time, however often an operator has looked.
-func TestCommandsDoNotLengthenTheWait(t *testing.T) {
+// The nodes keep the longest TTL of their enrolment, until an operator changes it at all nodes. The
+// commands that only look neither need it nor change it.
+func TestEnrollChangesTheLongestTTL(t *testing.T) {
 	t.Parallel()
-	nodes, cs := freshServers(t, 4)
-	three, list := nodes[:3], []string{nodes[0], nodes[1], nodes[3]}
-	exits(t, 0, three, "enroll", "--yes", "--max-ttl", "2s")
-	unchanged := func(after string) {
+	nodes, cs := freshServers(t, 3)
+	exits(t, 0, nodes, "enroll", "--yes", "--max-ttl", "2s")
+	have := func(after, want string) {
 		t.Helper()
 		for i, c := range cs {
-			if marker := c.Get(t.Context(), "latchkit:node").Val(); marker != "" && !strings.Contains(marker, "/2000/") {
+			if marker := c.Get(t.Context(), "latchkit:node").Val(); !strings.HasSuffix(marker, want) {
 				t.Errorf("after %s, node %d has the marker %s", after, i, marker)
 			}
 		}
 	}
-	exits(t, 0, three, "doctor")
-	unchanged("doctor")
-	exits(t, 0, three, "ls")
-	exits(t, 0, three, "show", "order:1")
-	unchanged("ls and show")
-	exits(t, 0, list, "replace", "--yes")
-	unchanged("replace")
-	locktest.Eventually(t, "the new server votes, because doctor looks at it", func() bool { return call(t, list, "doctor").exit == 0 })
-	unchanged("the replacement")
-}
-
-// replace gives the place of a server to one new server, and refuses a new server that holds
-// leases, and two new servers.
-func TestReplaceTakesOneNewServer(t *testing.T) {
-	t.Parallel()
-	nodes, cs := freshServers(t, 5)
-	exits(t, 0, nodes[:3], "enroll", "--yes", "--max-ttl", "2s")
-	replace := func(exit int, list []string, args ...string) result {
-		t.Helper()
-		return exits(t, exit, list, append([]string{"replace", "--max-ttl", "2s"}, args...)...)
-	}
-	list := []string{nodes[0], nodes[1], nodes[3]}
-	checkContains(t, replace(1, []string{nodes[0], nodes[4], nodes[3]}, "--yes").err, "are new", "nothing was changed")
-	lease := locktest.Acquire(t, locktest.Single(t, cs[3]), locker.Rule{Key: "order:1"})
-	checkContains(t, replace(1, list, "--yes").err, "it is no new server", "nothing was changed")
-	locktest.Release(t, lease)
-	checkContains(t, replace(0, list, "--dry-run").out, "nothing was changed")
-	if n := cs[3].Exists(t.Context(), "latchkit:node").Val(); n != 0 {
-		t.Fatal("the dry run gave the new server a place")
-	}
-	checkContains(t, replace(0, list, "--yes").out, "give the new list to all processes")
-	locktest.Eventually(t, "the new server votes", func() bool {
-		return call(t, list, "run", "order:1", "--no-wait", "--ttl", "1s", "--max-ttl", "2s", "--", "true").exit == 0 &&
-			cs[3].Exists(t.Context(), "latchkit:node").Val() == 1
-	})
+	exits(t, 0, nodes, "doctor")
+	exits(t, 0, nodes, "ls")
+	exits(t, 0, nodes, "show", "order:1")
+	have("looks", "/3/2000")
+	run := []string{"run", "order:1", "--no-wait", "--ttl", "1s", "--max-ttl", "5s", "--", "true"}
+	checkContains(t, exits(t, 69, nodes, run...).err, "WithMaxTTL of 2000 ms", "latchctl enroll --max-ttl")
+	exits(t, 0, nodes, "enroll", "--yes", "--max-ttl", "5s")
+	have("the change", "/3/5000")
+	exits(t, 0, nodes, run...)
 }
 
 // After raise-fence, the next fence is larger than the given one. A fence that no lease can have

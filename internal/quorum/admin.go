@@ -3,12 +3,38 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
+
+// answer is the answer of one node.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+// askUntil asks all nodes until the answers so far decide the question, and returns the answers by
+// node. A node that has not answered has errSilent.
+func askUntil[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
+	all := make([]answer[T], len(q.nodes))
+	for i := range all {
+		all[i].err = errSilent
+	}
+	gatherAll(q, q.allNodes(), async(ask), func() bool { return decided(all) }, func(n *node, v T, err error) {
+		all[n.index] = answer[T]{v, err}
+	})
+	return all
+}
+
+// askAll asks all nodes, and returns the answers by node.
+func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
+	return askUntil(q, ask, func([]answer[T]) bool { return false })
+}
 
 // keyState is the state of a key as one node shows it, or as several nodes show it together.
 type keyState struct {
@@ -38,125 +64,72 @@ func (n *node) readState(ctx context.Context, key string) (keyState, error) {
 	return keyState{info, text, h.Block, minted}, nil
 }
 
-// askAll asks all nodes, and returns the answers by node. A node that does not answer in time has
-// errSilent.
-func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
-	return askUntil(q, ask, func([]answer[T]) bool { return false })
-}
-
-// askUntil does the work of askAll. It also ends when the answers so far decide the question. Then
-// a node that has not answered has errSilent.
-func askUntil[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
-	all := make([]answer[T], len(q.nodes))
-	for i := range all {
-		all[i] = answer[T]{node: i, err: errSilent}
-	}
-	f := fanOut(q, q.allNodes(), nil, async(ask))
-	defer f.stop()
-	for n, a := range f.remaining {
-		if all[n.index] = a; decided(all) {
-			break
-		}
-	}
-	return all
-}
-
-// agree returns a function for askUntil: a question is decided when a quorum of the answers have
-// one summary. The result ok of summary is false for an answer that decides nothing.
-func agree[T any, S comparable](q *quorum, summary func(T) (s S, ok bool)) func([]answer[T]) bool {
-	return func(all []answer[T]) bool {
-		equal := make(map[S]int)
-		for _, a := range all {
-			if a.err != nil {
-				continue
-			}
-			if s, ok := summary(a.value); ok {
-				if equal[s]++; equal[s] >= q.need {
-					return true
-				}
-			}
-		}
-		return false
-	}
-}
-
-// askQuorum asks all nodes until the function decided returns true. It returns the values of the
-// answers by node, with nil for a node that gave none. It returns ErrQuorum if less than a quorum
-// of the nodes answers.
-func askQuorum[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) (values []*T, err error) {
-	values = make([]*T, len(q.nodes))
-	answered := 0
-	var errs []error
-	for i, a := range askUntil(q, ask, decided) {
-		if a.err != nil {
-			errs = append(errs, q.nodes[i].error(a.err))
-			continue
-		}
-		values[i] = &a.value
-		answered++
-	}
-	if answered < q.need {
-		return nil, q.errTooFew("answered", answered, errs)
-	}
-	return values, nil
-}
-
 // Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
-// the holder that may have a quorum of the votes.
+// the holder that may have a quorum of the votes. A quorum of nodes that show the same decides, also
+// if they show that the key is free, whatever their counters.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	type vote struct {
 		id    string
 		fence uint64
 	}
-	holder, _, err := q.inspect(context.WithoutCancel(ctx), key, agree(q, func(s keyState) (vote, bool) {
-		if s.id == "" {
-			return vote{}, true // a quorum that shows that the key is free decides, whatever its counters
+	holder, _, err := q.inspect(context.WithoutCancel(ctx), key, func(all []answer[keyState]) bool {
+		equal := make(map[vote]int)
+		for _, a := range all {
+			v := vote{a.value.id, a.value.Fence}
+			if v.id == "" {
+				v.fence = 0
+			}
+			if a.err == nil {
+				equal[v]++
+			}
+			if equal[v] >= q.need {
+				return true
+			}
 		}
-		return vote{s.id, s.Fence}, true
-	}))
+		return false
+	})
 	return holder.Info, err
 }
 
 // inspect does the work of Inspect, and asks until the function decided returns true. It returns
-// the state of the holder, and the state at each node, or nil for a node that did not answer.
-func (q *quorum) inspect(ctx context.Context, key string, decided func([]answer[keyState]) bool) (keyState, []*keyState, error) {
-	views, err := askQuorum(q, func(n *node) (keyState, error) { return n.readState(ctx, key) }, decided)
-	if err != nil {
-		return keyState{}, nil, err
-	}
-	holder, most, answers, waiters := "", 0, 0, 0
+// the state of the holder, and the state at each node.
+func (q *quorum) inspect(ctx context.Context, key string, decided func([]answer[keyState]) bool) (keyState, []answer[keyState], error) {
+	views := askUntil(q, func(n *node) (keyState, error) { return n.readState(ctx, key) }, decided)
+	holder, most, answers := "", 0, 0
 	votes := make(map[string]int)
-	for _, v := range views {
-		if v == nil {
+	var errs []error
+	for i, v := range views {
+		if v.err != nil {
+			errs = append(errs, q.nodes[i].error(v.err))
 			continue
 		}
 		answers++
-		waiters = max(waiters, v.Waiters)
-		if votes[v.id]++; v.id != "" && votes[v.id] > most {
-			holder, most = v.id, votes[v.id]
+		if votes[v.value.id]++; v.value.id != "" && votes[v.value.id] > most {
+			holder, most = v.value.id, votes[v.value.id]
 		}
 	}
-	if most == 0 || most+len(q.nodes)-answers < q.need {
-		return keyState{Info: store.Info{Waiters: waiters}}, views, nil // a token with a minority of the votes is no holder
+	if answers < q.need {
+		return keyState{}, nil, q.errTooFew("answered", answers, errs)
 	}
-	s := q.describe(views, holder)
-	s.Waiters = waiters
-	return s, views, nil
+	if most == 0 || most+len(q.nodes)-answers < q.need {
+		return keyState{}, views, nil // a token with a minority of the votes is no holder
+	}
+	return q.describe(views, holder), views, nil
 }
 
 // describe combines the states that the nodes show of one holder, and returns the combined state.
 // It has the fence that most nodes show, and the time after which the holder's votes are no quorum
 // any more.
-func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
+func (q *quorum) describe(views []answer[keyState], holder string) (s keyState) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
 	for _, v := range views {
-		if v == nil || v.id != holder {
+		if v.err != nil || v.value.id != holder {
 			continue
 		}
-		lefts = append(lefts, v.Left)
-		if fences[v.Fence]++; !s.Held || fences[v.Fence] > fences[s.Fence] {
-			s = *v
+		lefts = append(lefts, v.value.Left)
+		if fences[v.value.Fence]++; !s.Held || fences[v.value.Fence] > fences[s.Fence] {
+			s = v.value
 		}
 	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)
@@ -185,28 +158,25 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	if holder.Kept {
 		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
 	}
-	f := fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
+	t := releaseTally{quorum: q}
+	open := gatherAll(q, q.allNodes(), func(n *node, onAnswer func(store.Grant, error)) {
 		args := releaseArgs{tombstone: "revoked:" + reason}
 		if holder.Kept {
 			args.vote = noVote
-			if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
-				args.vote = v.minted
+			if v := views[n.index]; v.err == nil && v.value.id == holder.id && v.value.minted != 0 {
+				args.vote = v.value.minted
 			}
 		}
 		n.release(ctx, c, args, onAnswer)
-	})
-	defer f.stop()
-	t := releaseTally{quorum: q}
-	for n, a := range f.remaining {
-		// Stop when the votes that the holder may still have are no quorum any more.
-		if t.record(n, a.value, a.err); t.released+t.notHeld > len(q.nodes)-q.need && t.released > 0 {
-			return store.Grant{State: store.Released}, nil
-		}
-	}
-	if t.notHeld > len(q.nodes)-q.need {
+		// The votes that the holder may still have must be no quorum any more.
+	}, func() bool { return t.released > 0 && t.released+t.notHeld > len(q.nodes)-q.need }, t.record)
+	switch {
+	case t.released > 0 && t.released+t.notHeld > len(q.nodes)-q.need:
+		return store.Grant{State: store.Released}, nil
+	case t.notHeld > len(q.nodes)-q.need:
 		return store.Grant{State: store.NotOurs}, nil
 	}
-	return t.result(f.silentErrors)
+	return t.result(open)
 }
 
 // noVote is a vote that no node has ever given. To end the time for which a key is kept, Revoke
@@ -218,28 +188,73 @@ const noVote = 1
 // clock. So a fence above the clocks may be forgotten when such nodes vote again.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
-	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))
-	defer f.stop()
 	raised, refused := 0, 0
 	var errs []error
-	for n, a := range f.remaining {
-		if a.err == nil {
-			if raised++; raised == q.need {
-				return nil
-			}
-			continue
+	open := gatherAll(q, q.allNodes(), async(func(n *node) (struct{}, error) {
+		return struct{}{}, n.RaiseFence(ctx, key, atLeast)
+	}), func() bool { return raised >= q.need }, func(n *node, _ struct{}, err error) {
+		if err == nil {
+			raised++
+			return
 		}
-		errs = append(errs, n.error(a.err))
-		if isRefusal(a.err) {
+		if errs = append(errs, n.error(err)); isRefusal(err) {
 			refused++
 		}
+	})
+	if raised >= q.need {
+		return nil
 	}
-	err := q.errTooFew("raised it", raised, append(errs, f.silentErrors()...))
+	for n := range q.eachNode(open) {
+		errs = append(errs, n.error(errSilent))
+	}
+	err := q.errTooFew("raised it", raised, errs)
 	if refused == len(q.nodes) {
 		return &store.Refusal{Err: err}
 	}
 	return err
 }
+
+// Keys waits until more than half of the nodes have answered, and returns the keys that any of
+// these nodes shows. All locks are among these keys: a lock has votes on more than half of the
+// nodes, so at least one of the answers contains it. A key with fewer votes may also be among them;
+// Inspect shows that it is no lock. A scan may take longer than the time limit of a step, so only
+// ctx limits the wait.
+func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan answer[[]string], len(q.nodes))
+	for _, n := range q.nodes {
+		n.links.Pool.Do(func() {
+			keys, err := n.Keys(ctx, pattern)
+			if err != nil {
+				err = n.error(err)
+			}
+			answers <- answer[[]string]{keys, err}
+		})
+	}
+	found := make(map[string]struct{})
+	var errs []error
+	for answered := 0; answered < q.need; {
+		var a answer[[]string]
+		select {
+		case a = <-answers:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if a.err == nil {
+			answered++
+			for _, key := range a.value {
+				found[key] = struct{}{}
+			}
+		} else if errs = append(errs, a.err); len(errs) > len(q.nodes)-q.need {
+			return nil, q.errTooFew("answered", answered, errs)
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// Queue returns no waiters: there is no queue on a quorum.
+func (*quorum) Queue(context.Context, string) ([]store.Waiter, error) { return nil, nil }
 
 // CheckServer checks every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
@@ -253,8 +268,7 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 }
 
 // Explain returns nil if a quorum of nodes answers and votes. Otherwise it returns an error that
-// names each node that has not answered, has answered with an error, or is known not to vote. With
-// a Redis Cluster among the nodes, the reasons of nodes that do not vote are missing.
+// names each node that has not answered, or has answered with an error.
 func (q *quorum) Explain(string) error {
 	var errs []error
 	for _, n := range q.nodes {
@@ -262,16 +276,10 @@ func (q *quorum) Explain(string) error {
 			errs = append(errs, n.error(errSilent))
 		} else if err := n.last.Load(); err != nil {
 			errs = append(errs, n.error(*err))
-		} else if err := q.whole.absence(n.index); err != nil {
-			errs = append(errs, n.error(err))
 		}
 	}
 	if answer := len(q.nodes) - len(errs); answer < q.need {
-		return &quorumError{
-			summary:    fmt.Sprintf("%d of %d nodes answer and vote, %d must agree", answer, len(q.nodes), q.need),
-			nodes:      errs,
-			retryAfter: q.whole.timeToQuorum(),
-		}
+		return q.errTooFew("answer and vote", answer, errs)
 	}
 	return nil
 }

@@ -8,45 +8,36 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// ballot has the state of one token at each node of a quorum. It exists from the first acquire
-// until the release is decided, or for finishedFor longer: see finish. After the release is
-// decided, only the calls that are still under way refer to the ballot: a late vote finds
-// "releasing" here. At each node, any of these can be true:
+// ballot has the votes of one token. It exists from the first acquire until the release is decided.
+// After that, only the calls that are still under way refer to it: a late vote finds "releasing"
+// here. At each node, any of these can be true:
 //
-//	asking       an acquire was sent, and has no answer yet
-//	holds        the node has granted the acquire
-//	unclear      an acquire may have run, or may still run; stays until the end of the ballot
-//	queued       the node has the token in its queue
-//	giving       the node's vote is being given back
-//	released     the node has confirmed a release; there is one set for each kind of release
+//	asking   an acquire was sent, and has no answer yet
+//	holds    the node has given its vote
+//	unclear  an acquire may have run, or may still run; stays until the end of the ballot
+//	giving   the vote of a lost round is being given back
 //
-// When a round ends without a quorum, each node in "holds" gets a withdrawal of its vote at once.
-// The node gets no acquire until it has confirmed the withdrawal. When the token is released, the
-// nodes in "holds" and "unclear" get the release. At a node in "unclear", the release also sets a
+// When a round ends without a quorum, each node in "holds" gets a withdrawal of its vote at once. The
+// node gets no acquire until it has confirmed the withdrawal. When the token is released, the nodes
+// in "holds" and "unclear" get the release. At a node in "unclear", the release also sets a
 // tombstone. A node in "asking" gets the release after its answer.
 //
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
-// under way, and votes are given back only between rounds.
+// under way, a token has one round at a time, and votes are given back only between rounds.
 type ballot struct {
 	claim store.Claim   // the claim of the latest acquire
 	life  time.Duration // the life of a vote
 
 	mu         sync.Mutex
-	asking     nodes             // nodes at which an acquire is under way
-	giving     nodes             // nodes whose votes are being given back
-	givingEnds time.Time         // the time at which all votes of the nodes in giving have expired
-	holds      nodes             // nodes that have granted the token's lease
-	unclear    nodes             // nodes at which an acquire is unclear
-	queued     nodes             // nodes that have the token in their queues
-	released   [3]nodes          // for each kind of release, the nodes that have confirmed one
-	traces     nodes             // nodes that may have a trace of the token
+	asking     nodes
+	holds      nodes
+	unclear    nodes
+	giving     nodes
 	votes      [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
-	calm       chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in awaitAnswers
-	rounds     int               // number of rounds under way
-	won        bool              // a quorum has granted the acquire
-	uncertain  bool              // the last round saw no quorum, but the unclear votes may complete a quorum
+	givingEnds time.Time         // the time at which all votes of the nodes in giving have expired
+	busy       bool              // an acquire of the token is under way
+	won        bool              // a quorum has granted the token's acquire, so its votes stay until the release
 	releasing  bool              // the token is being released
-	queuedAt   uint64            // score of the token in all queues: µs, fixed at the first round
 	proposed   uint64            // the fence that the round proposes to the nodes
 	proposedAt time.Time         // when this fence was first proposed
 	forgetAt   time.Time         // the time after which no node has a trace of the token
@@ -59,19 +50,21 @@ type ballots struct {
 	sweep int // when this many ballots exist, look for tokens that were never released
 }
 
-// open returns the ballot of c.Owner, and makes the ballot if there is none. The parameter life is
-// how long a node keeps a vote.
-func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
+// enter returns the ballot of c.Owner for an acquire that begins, and makes the ballot if there is
+// none. The parameter life is how long a node keeps a vote. The result ok is false while another
+// acquire of the token is under way.
+func (bs *ballots) enter(c store.Claim, life time.Duration) (b *ballot, ok bool) {
 	now := time.Now()
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
-	b := bs.all[c.Owner]
-	if b == nil {
+	if b = bs.all[c.Owner]; b == nil {
 		if len(bs.all) >= max(bs.sweep, 1024) {
 			for owner, b := range bs.all {
-				if b.forgettable(now) {
+				b.mu.Lock()
+				if now.After(b.forgetAt) {
 					delete(bs.all, owner)
 				}
+				b.mu.Unlock()
 			}
 			bs.sweep = 2 * len(bs.all)
 		}
@@ -83,9 +76,12 @@ func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.claim, b.life = c, life
+	if b.busy {
+		return b, false
+	}
+	b.claim, b.life, b.busy = c, life, true
 	b.prolong(now, c.TTL)
-	return b
+	return b, true
 }
 
 // get returns the ballot of the token owner, or nil when the token has no ballot.
@@ -100,6 +96,14 @@ func (bs *ballots) drop(owner string) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	delete(bs.all, owner)
+}
+
+// undone is called when the token was undone. Its ballot stays for a while, so that no acquire of
+// the token can begin that its caller has given up already.
+func (b *ballot) undone() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forgetAt = time.Now().Add(calls.Timeout)
 }
 
 // prolong makes the ballots of the renewed leases cs live longer.
@@ -122,170 +126,123 @@ func (b *ballot) prolong(now time.Time, ttl time.Duration) {
 	}
 }
 
-// finish is called when the token is not needed any more, because it was undone or its work is
-// done. The ballot stays for finishedFor, because this process may have begun calls of the token
-// that it has not sent yet.
-func (b *ballot) finish() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if end := time.Now().Add(finishedFor); end.Before(b.forgetAt) {
-		b.forgetAt = end
-	}
-}
-
-// finishedFor is how long the ballot of a finished token stays. It is much longer than the
-// goroutine of an abandoned acquire needs to begin. If a goroutine begins even later, the nodes
-// that knew the token refuse its acquire by their tombstones. The votes of other nodes end with
-// their TTL, because no process renews them.
-const finishedFor = 5 * time.Second
-
-// forgettable reports whether, at the time now, no node has a trace of the token, so that the
-// ballot can be dropped.
-func (b *ballot) forgettable(now time.Time) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return now.After(b.forgetAt)
-}
-
 // proposalLife is how long repetitions of an acquire propose the same fence. During this time, a
 // node may still receive the first proposal.
 const proposalLife = time.Second
 
-// isCalm reports whether no call of an acquire is under way.
-func (b *ballot) isCalm() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asking|b.giving == 0
-}
-
-// awaitAnswers waits for the late answers to the previous round, but no longer than atMost. Only a
-// node that has answered can be asked again, and can queue the token.
-func (b *ballot) awaitAnswers(atMost time.Duration) {
-	b.mu.Lock()
-	if b.asking|b.giving == 0 {
-		b.mu.Unlock()
-		return
-	}
-	if b.calm == nil {
-		b.calm = make(chan struct{})
-	}
-	calm := b.calm
-	b.mu.Unlock()
-	timer := time.NewTimer(atMost)
-	defer timer.Stop()
-	select {
-	case <-calm:
-	case <-timer.C:
-	}
-}
-
-// begin begins a round. It returns the nodes to ask, the fence to propose, and the score in the
-// queues. The result ok is false when the token is being released.
-func (b *ballot) begin(q *quorum) (ask nodes, proposed, queuedAt uint64, ok bool) {
-	now := uint64(q.clocks.now().UnixMicro())
+// begin begins a round. It returns the nodes to ask, and the fence to propose. The result timed is
+// true if the proposal is the present time by the clocks of a majority, as far as they were
+// measured; the parameter anew asks for such a proposal. The result ok is false when the token is
+// being released.
+func (b *ballot) begin(q *quorum, anew bool) (ask nodes, proposed uint64, timed, ok bool) {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.releasing {
-		return 0, 0, 0, false
+		return 0, 0, false, false
 	}
-	if b.giving != 0 && time.Now().After(b.givingEnds) {
+	if b.giving != 0 && now.After(b.givingEnds) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
-	if b.proposed == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.proposedAt) > proposalLife {
-		b.proposed, b.proposedAt = now, time.Now()
-	}
-	if b.queuedAt == 0 {
-		b.queuedAt = now
+	if anew || b.proposed == 0 || b.asking|b.holds|b.unclear == 0 || now.Sub(b.proposedAt) > proposalLife {
+		timed = q.clocks.known(q.need)
+		b.proposed, b.proposedAt = uint64(q.clocks.now().UnixMicro()), now
 	}
 	for i, n := range q.nodes {
-		if !b.asking.has(i) && !b.giving.has(i) && !q.lags(n) {
+		if !(b.asking | b.giving).has(i) && !q.lags(n) {
 			ask = ask.plus(i)
 		}
 	}
 	b.asking |= ask
-	b.traces |= ask
-	b.rounds++
-	b.uncertain = false
-	return ask, b.proposed, b.queuedAt, true
+	return ask, b.proposed, timed, true
 }
 
-// record records the answer (p, err) of node i to an acquire. It returns what to do with the
-// node's vote, if it has one.
-func (b *ballot) record(i int, p poll, err error) (fate voteFate) {
+// awaitsAnswers reports whether a node cannot be asked, because its answer is missing.
+func (b *ballot) awaitsAnswers() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.asking|b.giving != 0
+}
+
+// record records the answer (p, err) of node n to an acquire. A vote that cannot count any more is
+// given back, or released if the token was released meanwhile. A refusal does not prove that
+// earlier calls had no effect.
+func (b *ballot) record(n *node, p poll, err error) {
+	b.mu.Lock()
+	i := n.index
 	b.asking = b.asking.minus(i)
-	defer b.signalCalm()
-	refused := isRefusal(err)
 	switch {
-	case err != nil && !refused:
-		b.unclear = b.unclear.plus(i)
-	case refused: // a refusal does not prove that earlier calls had no effect
-		if !(b.holds | b.unclear | b.queued).has(i) {
-			b.traces = b.traces.minus(i)
-		}
-	case p.State == store.Granted:
+	case err == nil && p.State == store.Granted:
 		b.holds, b.votes[i] = b.holds.plus(i), p.minted
-	default:
+	case err == nil:
 		b.holds = b.holds.minus(i)
-		if b.claim.Queue {
-			b.queued = b.queued.plus(i)
-		}
+	case !isRefusal(err):
+		b.unclear = b.unclear.plus(i)
 	}
-	switch {
-	case b.releasing && (b.holds | b.unclear | b.queued).has(i):
-		return releaseVote
-	case b.rounds > 0 || b.won || b.uncertain || !b.holds.has(i):
-		return leaveVote
+	late := b.releasing && (b.holds | b.unclear).has(i)
+	lost := !late && !b.busy && !b.won && b.holds.has(i)
+	if lost {
+		b.giving, b.givingEnds = b.giving.plus(i), time.Now().Add(b.life)
 	}
-	b.giving, b.givingEnds = b.giving.plus(i), time.Now().Add(b.life)
-	return giveVoteBack
+	c := b.claim
+	c.TombstoneTTL = calls.UndoFor(b.unclear.has(i), c.TTL)
+	b.mu.Unlock()
+	if late {
+		n.repeatRelease(c)
+	} else if lost {
+		b.giveBack(n)
+	}
 }
 
-// voteFate is what must be done with the vote of a node. It is decided for every answer, in time or
-// late: the ballot knows whether a round still counts it.
-type voteFate int
+// end ends a round. If the round was lost, it gives the votes of the token back. If the round is the
+// last one, it ends the acquire, and a vote that comes later is given back too. The result clean is
+// true if no node has a vote, or may get one.
+func (b *ballot) end(q *quorum, won, last bool) (clean bool) {
+	b.mu.Lock()
+	b.won = b.won || won
+	if last {
+		b.busy = false
+	}
+	var back nodes
+	if !b.won && !b.releasing {
+		back = b.holds &^ b.asking &^ b.giving
+		b.giving, b.givingEnds = b.giving|back, time.Now().Add(b.life)
+	}
+	clean = b.asking|b.giving|b.holds|b.unclear == 0
+	b.mu.Unlock()
+	for n := range q.eachNode(back) {
+		b.giveBack(n)
+	}
+	return clean
+}
 
-const (
-	leaveVote    voteFate = iota // there is no vote, or it counts
-	releaseVote                  // send a release: the token was released meanwhile
-	giveVoteBack                 // withdraw the vote: the round was lost
-)
-
-// end ends a round, and returns the nodes whose votes must be given back. The parameter won reports
-// whether the round has a quorum, and uncertain whether the unclear votes may complete one.
-//
-// There can be two rounds at a time, because an abandoned acquire continues beside its repetition.
-// If one of the two rounds has won the lease, the votes stay as long as a quorum of nodes may hold
-// the lease. Each node has only one call at a time, so the node's state follows the order of its
-// answers.
-func (b *ballot) end(won, uncertain bool, need int) (giveBack nodes) {
+// mayRemain reports whether a node may have a vote, or may give it later, that only a release takes
+// back.
+func (b *ballot) mayRemain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rounds--
-	b.won = won || b.won && (b.holds|b.asking|b.unclear).count() >= need
-	b.uncertain = uncertain
-	if !b.won && !uncertain && !b.releasing && b.rounds == 0 {
-		giveBack = b.holds &^ b.asking &^ b.giving
-		b.giving, b.givingEnds = b.giving|giveBack, time.Now().Add(b.life)
-	}
-	return giveBack
+	return b.asking|b.unclear != 0
 }
 
-// recordGivenBack records that node i has confirmed the withdrawal of its vote.
-func (b *ballot) recordGivenBack(i int) {
+// giveBack withdraws the vote that node n gave in a lost round. The node gets no other acquire of
+// the token before it has confirmed the withdrawal. A late repetition of the withdrawal finds
+// another vote and has no effect. The calls have the class Release, because rivals wait for this
+// vote.
+func (b *ballot) giveBack(n *node) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.giving, b.holds = b.giving.minus(i), b.holds.minus(i)
-	b.signalCalm()
-}
-
-// signalCalm ends the wait in awaitAnswers when no call is under way. The caller holds b.mu.
-func (b *ballot) signalCalm() {
-	if b.asking|b.giving == 0 && b.calm != nil {
-		close(b.calm)
-		b.calm = nil
-	}
+	c := store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
+	vote, useless := b.votes[n.index], b.givingEnds
+	b.mu.Unlock()
+	n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
+		n.release(backgroundContext, c, releaseArgs{vote: vote}, func(g store.Grant, err error) {
+			if err == nil {
+				b.mu.Lock()
+				b.giving, b.holds = b.giving.minus(n.index), b.holds.minus(n.index)
+				b.mu.Unlock()
+			}
+			onAnswer(g, err)
+		})
+	}})
 }
 
 // plannedRelease are the sets of nodes for one release.
@@ -293,82 +250,19 @@ type plannedRelease struct {
 	atOnce     nodes // nodes that get the release at once
 	later      nodes // nodes that get it after their answer to the acquire
 	tombstones nodes // nodes at which the release also sets a tombstone
-	confirmed  nodes // nodes that have confirmed an earlier attempt of the same release, and get no other
 }
 
 // markReleasing marks the token as being released, and returns the nodes for the release c. If c is
-// an undo, all nodes that may have a trace of the token get the release at once, with a tombstone.
+// an undo, all nodes that may have a trace of the token get it at once, with a tombstone.
 func (b *ballot) markReleasing(c store.Claim) (p plannedRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releasing = true
-	p.confirmed = b.released[kindOf(&c)]
-	switch {
-	case c.TombstoneTTL > 0:
-		p.atOnce, p.tombstones = b.traces, b.traces
-	case b.claim.Queue:
-		p.atOnce, p.tombstones, p.later = b.traces, b.unclear, b.asking
-	default:
-		p.atOnce, p.tombstones, p.later = (b.holds|b.unclear)&^b.giving, b.unclear, b.asking
+	if c.TombstoneTTL > 0 {
+		traces := b.asking | b.giving | b.holds | b.unclear
+		return plannedRelease{atOnce: traces, tombstones: traces}
 	}
-	p.later &^= p.confirmed
-	p.atOnce &^= p.later | p.confirmed
+	p.later, p.tombstones = b.asking, b.unclear
+	p.atOnce = (b.holds | b.unclear) &^ b.giving &^ p.later
 	return p
-}
-
-// kindOf returns the kind of the release c. The repetition of a release is of the same kind; a node
-// that has confirmed one kind may still need another one, for its tombstone or its done mark.
-func kindOf(c *store.Claim) (kind int) {
-	switch {
-	case c.TombstoneTTL > 0:
-		return 1
-	case c.Complete:
-		return 2
-	}
-	return 0
-}
-
-// recordReleased records that node i has confirmed the release c. If the release stays undecided,
-// its repetition counts this node: asked again, the node would answer that the token has no lease.
-func (b *ballot) recordReleased(i int, c *store.Claim) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	kind := kindOf(c)
-	b.released[kind] = b.released[kind].plus(i)
-}
-
-// settled reports whether no node has, or can still get, a vote for the token. The token may be in
-// the nodes' queues.
-func (b *ballot) settled() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
-}
-
-// mayRemain reports whether a node may have the token, or may get it later, and keep it until a
-// release removes it. The votes of a lost round do not count, because the round gives them back.
-func (b *ballot) mayRemain() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asking|b.unclear|b.queued != 0
-}
-
-// lateRelease returns the claim that releases the vote of node i. It is used when the vote came
-// after the release of its token.
-func (b *ballot) lateRelease(i int) store.Claim {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c := b.claim
-	c.TombstoneTTL = calls.UndoFor(b.unclear.has(i), c.TTL)
-	return c
-}
-
-// lostVote returns the claim that withdraws the vote of node i after a lost round. The result vote
-// identifies the vote, because a late withdrawal must not end a later vote. The result expires is
-// the time at which the vote expires. The token stays in the queue.
-func (b *ballot) lostVote(i int) (c store.Claim, vote uint64, expires time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	c = store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Inbox: b.claim.Inbox}
-	return c, b.votes[i], b.givingEnds
 }

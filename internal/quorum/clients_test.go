@@ -75,6 +75,9 @@ func TestAServerDoesNotVoteTwice(t *testing.T) {
 		t.Fatalf("%d servers have voted, want 2", n)
 	}
 	release(t, lease)
+	if nodes, err := two.Nodes(t.Context()); err != nil || nodes[1].State != store.NodeTwice || !strings.Contains(nodes[1].Reason, "the same server as node 0") {
+		t.Errorf("%+v, %v", nodes, err)
+	}
 
 	one := newRedlock(t, []locker.Client{servers[0].Client(t), again, third})
 	_, err := one.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})

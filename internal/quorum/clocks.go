@@ -54,6 +54,18 @@ func (c *clocks) now() time.Time {
 	return c.local().Add(c.median())
 }
 
+// known reports whether the clocks of at least the given number of nodes were measured.
+func (c *clocks) known(need int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, measured := range c.measured {
+		if measured {
+			need--
+		}
+	}
+	return need <= 0
+}
+
 // deviation returns the least possible distance of node i's clock from the median.
 func (c *clocks) deviation(i int) time.Duration {
 	c.mu.Lock()

@@ -1,12 +1,9 @@
 package quorum
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 func TestOfClocksTheMedianIsBelieved(t *testing.T) {
@@ -92,45 +89,6 @@ func TestALateReadingThatProvesAStepCounts(t *testing.T) {
 		c.note(1, time.Now().Add(time.Minute), sent)
 		if d := c.deviation(1); d < 59*time.Second {
 			t.Errorf("%v off, want a minute", d)
-		}
-	})
-}
-
-// A node whose clock has stepped may have dropped leases of another process, which are longer than
-// the leases of this process.
-func TestANodeWhoseClockSteppedIsExpelledForTheLongestLeaseOfAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := &quorum{need: 2, skew: time.Second, longest: time.Second, clocks: newClocks(3)}
-		for i := range 3 {
-			q.nodes = append(q.nodes, &node{index: i})
-		}
-		r := newRoster(q, "")
-		r.ended = true // the roster looks at no node
-		read := func(i int, ahead time.Duration) {
-			r.recordClock(q.nodes[i], time.Now().Add(ahead), time.Now())
-		}
-		for i := range 3 {
-			r.setStanding(i, standing{text: "marker", state: store.NodeVotes})
-			read(i, 0)
-		}
-		<-time.After(time.Second)
-		read(0, time.Minute)
-		views := make([]view, 3)
-		for i := range views {
-			views[i] = view{marked: true, marker: marker{state: stateVotes, longest: time.Hour}}
-		}
-		<-time.After(time.Minute)
-		if out := r.expelled(views); out != nodes(0).plus(0) {
-			t.Errorf("%b are out after a minute", out)
-		}
-		silent := slices.Clone(views)
-		silent[0] = view{err: errSilent}
-		<-time.After(2 * time.Hour)
-		if out := r.expelled(silent); out != nodes(0).plus(0) {
-			t.Errorf("%b are out while the node does not answer", out)
-		}
-		if out := r.expelled(views); out != 0 {
-			t.Errorf("%b are out after two hours", out)
 		}
 	})
 }

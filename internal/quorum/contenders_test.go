@@ -3,14 +3,12 @@ package quorum_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -85,39 +83,6 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	all.Wait()
 	for _, s := range servers {
 		waitUntilEmpty(t, s)
-	}
-}
-
-// Any node can notify a waiter that its turn has come. Without a message, the waiter would ask
-// again only ten seconds later.
-func TestAWaiterIsWokenByAnyNode(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	holder := redlockOn(t, servers)
-	for i := range servers {
-		key := fmt.Sprint("node ", i)
-		waiter := redlockOn(t, servers)
-		lease := acquire(t, holder, locker.Rule{Key: key})
-		for _, s := range servers { // wait for the last vote, which may come a little later
-			c := s.Client(t)
-			eventually(t, "every node has voted", func() bool { return c.Exists(t.Context(), key).Val() == 1 })
-		}
-		p := asks(t, waiter, locker.Rule{Key: key})
-		for _, s := range servers {
-			c := s.Client(t)
-			eventually(t, "it waits at every node", func() bool { return inLine(t, c, key) == 1 })
-		}
-		for j, s := range servers {
-			if j != i { // only node i still has the waiter in its queue
-				s.Client(t).Del(t.Context(), redisstore.QueueKey(key))
-			}
-		}
-		begun := time.Now()
-		release(t, lease)
-		release(t, p.Granted(0))
-		if took := p.At.Sub(begun); took > 5*time.Second {
-			t.Errorf("woken after %v: not by the one node that could", took)
-		}
 	}
 }
 

@@ -8,133 +8,148 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/internal/store"
 )
-
-// Enroll declares that the servers are new and hold no leases. If some of the servers are in use,
-// Enroll treats them as a Locker does, and returns the error that a Locker would return.
-func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
-	_, err := tendOnce(ctx, cs, cfg, wish{enroll: true})
-	return err
-}
-
-// Replace gives the free seat of the set to the one server that has no seat. It returns how long
-// that server will not vote. When that time is over, any process that uses the same list lets the
-// server vote.
-func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Duration, error) {
-	r, err := tendOnce(ctx, cs, cfg, wish{replace: true})
-	if r == nil {
-		return 0, err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	left, vote := time.Duration(0), 0
-	for i := range r.members {
-		switch m := &r.members[i]; m.state {
-		case store.NodeVotes:
-			vote++
-		case store.NodeJoins:
-			left = max(left, m.remaining)
-		default:
-			return 0, err
-		}
-	}
-	if vote < r.quorum.need {
-		return 0, err
-	}
-	return left, nil
-}
 
 // operatorTimeout is the shortest time-out of an operator's call at a node. It is longer than the
 // usual time-out, because an operator's call needs the answers of all nodes.
 const operatorTimeout = 2 * time.Second
 
-// slotsAtOnce is how many slots of a Redis Cluster an operator's call tends at the same time. The
-// calls of 32 slots share their way to a server: 16 384 slots are enrolled in half of the time that
-// 8 at once need, and 128 at once need no less.
-const slotsAtOnce = 32
+// callsAtOnce is how many calls Enroll makes to one node at the same time. The calls of 32 slots
+// share their way to a server of a Cluster: 16 384 slots are enrolled in half of the time that 8 at
+// once need, and 128 at once need no less.
+const callsAtOnce = 32
 
-// tendOnce makes the changes of w that are due at the nodes of the clients cs, for an operator's
-// call. If not all nodes vote, it returns an error and the roster that shows which nodes do not
-// vote.
-func tendOnce(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
+// place is one marker at one node. A server has one, a Cluster has one for each slot.
+type place struct {
+	*standing
+	view view
+}
+
+// Enroll declares that the servers are new and hold no leases. It refuses unless every server has no
+// marker and no lease. If every server votes already, and cfg gives another longest TTL, Enroll
+// writes this TTL into all markers instead. After an error a change may be repeated. An enrolment
+// that was not finished leaves nodes that vote and nodes that wait.
+func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, operatorTimeout)
 	q := newQuorum(cs, cfg)
-	q.asks.Store(cfg.MaxTTLGiven)
 	defer func() { _ = q.Close(ctx) }()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !q.slotted {
-		return q.whole, q.whole.settle(ctx, w)
+	places, err := q.places(ctx)
+	if err != nil {
+		return err
 	}
-	type result struct {
-		*roster
-		err error
+	unmarked, changes := 0, 0
+	var errs []error
+	servers := make(map[string]int)
+	for _, p := range places {
+		if other, known := servers[p.view.id]; known && other != p.node.index {
+			return q.newError("nothing was changed", []error{p.node.error(errTwice(other))})
+		}
+		servers[p.view.id] = p.node.index
+		settings := q.settingsLike(p.view.text)
+		switch no := q.reason(&p.view, settings); {
+		case p.view.text == "" && no.idle:
+			unmarked++
+		case no != nil:
+			errs = append(errs, p.node.error(no))
+		case settings != q.settings:
+			changes++
+		}
 	}
-	var all sync.WaitGroup
-	var failed atomic.Pointer[result]
+	switch {
+	case len(errs) > 0:
+	case unmarked == len(places):
+		return q.declareNew(ctx, places)
+	case unmarked > 0:
+		errs = append(errs, errors.New("some of the servers are nodes already; a new server beside them needs no enrolment, because it votes by itself after its wait"))
+	case changes == 0:
+		errs = append(errs, errors.New("the servers are nodes already, and all vote"))
+	case !cfg.MaxTTLGiven:
+		errs = append(errs, errors.New("the servers are nodes already, with another longest TTL; give WithMaxTTL to change it"))
+	default:
+		return q.markAll(ctx, places, func(p *place) string {
+			m, _ := parseMarker(p.view.text)
+			return m.since
+		})
+	}
+	return q.newError("nothing was changed", errs[:min(len(errs), len(q.nodes))])
+}
+
+// declareNew writes markers that vote at once, if no server holds a lease.
+func (q *quorum) declareNew(ctx context.Context, places []*place) error {
+	var errs []error
+	for i, a := range askAll(q, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }) {
+		if a.err == nil && len(a.value) > 0 {
+			a.err = fmt.Errorf("the server is not new: it holds %d leases, such as that of %s", len(a.value), a.value[0])
+		}
+		if a.err != nil {
+			errs = append(errs, q.nodes[i].error(a.err))
+		}
+	}
+	if len(errs) > 0 {
+		return q.newError("nothing was changed", errs)
+	}
+	return q.markAll(ctx, places, func(*place) string { return alwaysSince })
+}
+
+// places returns all markers, with what the nodes show of them.
+func (q *quorum) places(ctx context.Context) (all []*place, err error) {
+	for _, n := range q.nodes {
+		if !n.cluster {
+			all = append(all, &place{standing: &n.single})
+			continue
+		}
+		for slot := range uint16(redisstore.SlotCount) {
+			all = append(all, &place{standing: &standing{node: n, marker: markerOfSlot(slot)}})
+		}
+	}
+	return all, q.atEach(ctx, all, func(ctx context.Context, p *place) (err error) {
+		p.view, err = p.node.look(ctx, p.marker)
+		return err
+	})
+}
+
+// markAll writes the settings of the quorum into all markers, with the time that the function since
+// returns.
+func (q *quorum) markAll(ctx context.Context, all []*place, since func(p *place) string) error {
+	return q.atEach(ctx, all, func(ctx context.Context, p *place) error {
+		answer, err := p.view.mark(ctx, p.standing, marker{p.view.id, since(p), q.settings})
+		if err == nil && answer != "1" {
+			err = errChanged
+		}
+		return err
+	})
+}
+
+// atEach calls do for each place, and returns ErrQuorum with the first error of each node.
+func (q *quorum) atEach(ctx context.Context, all []*place, do func(ctx context.Context, p *place) error) error {
+	var working sync.WaitGroup
+	failed := make([]atomic.Pointer[error], len(q.nodes))
 	next := atomic.Int32{}
-	for range slotsAtOnce {
-		all.Go(func() {
-			for failed.Load() == nil {
-				i := next.Add(1) - 1
-				if i >= redisstore.SlotCount {
-					return
+	for range callsAtOnce * len(q.nodes) {
+		working.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(all) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				p := all[i]
+				ctx, cancel := context.WithTimeout(ctx, q.patience)
+				if err := do(ctx, p); err != nil {
+					failed[p.node.index].CompareAndSwap(nil, &err)
 				}
-				r := newRoster(q, ":"+redisstore.TagOfSlot(uint16(i)))
-				if err := r.settle(ctx, w); err != nil {
-					failed.Store(&result{r, err})
-				}
-				r.stop()
+				cancel()
 			}
 		})
 	}
-	all.Wait()
-	if f := failed.Load(); f != nil {
-		return f.roster, f.err
-	}
-	return nil, nil
-}
-
-// settle looks at the nodes and makes the changes of w that are due, at most settleTries times,
-// until no node is slow. It returns nil when all nodes vote.
-func (r *roster) settle(ctx context.Context, w wish) error {
+	working.Wait()
 	var errs []error
-	for range settleTries {
-		for _, n := range r.quorum.nodes {
-			n.failed.Store(0) // this call waits for each node, even for a node that has failed
-		}
-		r.tend(ctx, w)
-		if ctx.Err() != nil {
-			return &quorumError{summary: "it is not known which nodes vote", nodes: []error{ctx.Err()}}
-		}
-		var mayBeSlow bool
-		if errs, mayBeSlow = r.absences(); !mayBeSlow {
-			break
+	for i := range failed {
+		if err := failed[i].Load(); err != nil {
+			errs = append(errs, q.nodes[i].error(*err))
 		}
 	}
-	if len(errs) == 0 {
-		return nil
+	if ctx.Err() != nil {
+		errs = []error{ctx.Err()}
 	}
-	return &quorumError{summary: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
-}
-
-// settleTries is how many times an operator's call asks the nodes when some of them answer too
-// slowly.
-const settleTries = 3
-
-// absences returns an error for each node that does not vote. The result mayBeSlow reports whether
-// one of these nodes may only be slow to answer.
-func (r *roster) absences() (errs []error, mayBeSlow bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i, n := range r.quorum.nodes {
-		if m := &r.members[i]; m.state != store.NodeVotes {
-			errs = append(errs, n.error(m.reason))
-			mayBeSlow = mayBeSlow || errors.Is(m.reason, errSilent) || errors.Is(m.reason, link.ErrNoAnswer)
-		}
+	if len(errs) > 0 {
+		return q.newError(fmt.Sprintf("%d of %d nodes failed", len(errs), len(q.nodes)), errs)
 	}
-	return errs, mayBeSlow
+	return nil
 }

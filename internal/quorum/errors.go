@@ -1,19 +1,45 @@
 package quorum
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/store"
 )
 
+// backgroundContext is the context of calls for which no caller waits.
+var backgroundContext = context.Background()
+
 // quorumError is ErrQuorum with the errors of the nodes.
 type quorumError struct {
 	summary    string // "1 of 3 nodes answered, 2 must agree"
 	nodes      []error
 	retryAfter time.Duration // time until enough nodes are expected to vote; 0: unknown
+}
+
+// newError returns ErrQuorum with a summary and the errors of the nodes that have failed.
+func (q *quorum) newError(summary string, nodes []error) *quorumError {
+	lefts := make([]time.Duration, len(q.nodes)-len(nodes)) // the other nodes vote now
+	for _, err := range nodes {
+		if no, ok := errors.AsType[*notVoting](err); ok && no.left > 0 {
+			lefts = append(lefts, no.left)
+		}
+	}
+	e := &quorumError{summary: summary, nodes: nodes}
+	if slices.Sort(lefts); len(lefts) >= q.need {
+		e.retryAfter = lefts[q.need-1]
+	}
+	return e
+}
+
+// errTooFew returns ErrQuorum for a step that only n nodes have done. The parameter predicate
+// describes what these nodes did, and nodes has the errors of the other nodes.
+func (q *quorum) errTooFew(predicate string, n int, nodes []error) error {
+	return q.newError(fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), nodes)
 }
 
 func (e *quorumError) Error() string {
@@ -32,46 +58,69 @@ func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum},
 // RetryAfter is the time after which another try may succeed; 0 when the time is unknown.
 func (e *quorumError) RetryAfter() time.Duration { return e.retryAfter }
 
-// errTooFew returns ErrQuorum for a step that only n nodes have done, where n is less than a
-// quorum. The error's text contains the parameter predicate, which describes what these n nodes
-// did. The parameter nodes has the errors of the other nodes.
-func (q *quorum) errTooFew(predicate string, n int, nodes []error) error {
-	return &quorumError{summary: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), nodes: nodes}
+// notVoting is the reason why a node does not vote.
+type notVoting struct {
+	state store.NodeState
+	text  string
+	left  time.Duration // until the node votes; 0: unknown
+	idle  bool          // no wait has begun
 }
+
+func (e *notVoting) Error() string { return e.text }
+
+// Is reports that a list with one server twice is not supported.
+func (e *notVoting) Is(target error) bool {
+	return target == store.ErrUnsupported && e.state == store.NodeTwice
+}
+
+// refusal returns the Refusal with the reason.
+func (e *notVoting) refusal() error { return &store.Refusal{Temporary: true, Err: e} }
 
 var (
 	errSilent   = errors.New("the node did not answer in time")
 	errLags     = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls to the node are unanswered, so this call was not sent")}
 	errUnderWay = &store.Refusal{Temporary: true, Err: errors.New("an earlier call for the same lease is still under way")}
+	errGone     = &store.Refusal{Temporary: true, Err: errors.New("the node may have forgotten leases, so it renews none")}
 )
+
+const (
+	textForgot  = "the node may have forgotten leases, because it is new or was restarted, emptied or replaced"
+	textStepped = "the node's clock was wrong, so the node may have dropped leases too early; let the time service slew the clock instead of stepping it"
+)
+
+// waiting returns the reason for a node that votes after left. A left of 0 means that the wait has
+// not begun.
+func (q *quorum) waiting(text string, left time.Duration) *notVoting {
+	e := &notVoting{state: store.NodeJoins, left: left, idle: left <= 0}
+	if e.idle {
+		e.left = q.quarantine()
+		text += "; its wait begins when a process asks for a lock and the node's clock agrees with the others"
+	}
+	e.text = fmt.Sprintf("%s; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", text, e.left.Round(time.Second/10))
+	return e
+}
+
+func errClockOff(off time.Duration) error {
+	return (&notVoting{state: store.NodeClock, text: fmt.Sprintf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))}).refusal()
+}
+
+func errTwice(other int) error {
+	return (&notVoting{state: store.NodeTwice, text: fmt.Sprintf("the node is the same server as node %d, and a server has one vote; give the address of each server once", other)}).refusal()
+}
+
+func errEvicts() *notVoting {
+	return &notVoting{state: store.NodeEvicts, text: "the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction"}
+}
+
+// errOther returns the reason for a node whose marker has the given other settings.
+func (q *quorum) errOther(settings string) *notVoting {
+	count, ttl, _ := strings.Cut(settings, "/")
+	return &notVoting{state: store.NodeStranger, text: fmt.Sprintf("the node was used with %s nodes and a WithMaxTTL of %s ms, and this process has %d nodes and %d ms; give all processes the same; to change WithMaxTTL, run latchctl enroll --max-ttl; to change the number of nodes, stop all processes for the longest lease and delete the keys %snode* of the nodes",
+		count, ttl, len(q.nodes), q.longest.Milliseconds(), store.ReservedPrefix)}
+}
 
 // isRefusal reports whether err contains a Refusal.
 func isRefusal(err error) bool {
 	_, ok := errors.AsType[*store.Refusal](err)
 	return ok
-}
-
-// errClockOff returns the refusal of a node whose clock differs by off from the clocks of the other
-// nodes.
-func errClockOff(off time.Duration) error {
-	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))}
-}
-
-// Reasons why a node does not vote.
-var (
-	errUnknown      = errors.New("it is not known yet whether the node may vote")
-	errMayForget    = errors.New("the node may have forgotten leases")
-	errBehindSet    = errors.New("the node does not know the latest change of its set yet")
-	errSeatOpen     = errors.New("it is not known which seat of the set is the node's, because the set has no node of this name and other nodes do not answer; start or replace the nodes that do not answer, or give all processes the same names of the nodes")
-	errReplaced     = errors.New("another server has taken the node's seat in the set; call ReplaceNode to bring the node back")
-	errClockStepped = errors.New("the node's clock has jumped, so the node may have dropped leases too early; it votes again when all leases have ended; let the time service slew the clock instead of stepping it")
-	errForms        = errors.New("fewer than half of the nodes are known to remember their leases; all nodes must answer to form a new set; start the nodes that do not answer")
-	errOtherVotes   = errors.New("the set of nodes has just changed, and the node has voted under another list of servers than the other nodes")
-	errEvicts       = errors.New("the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction")
-)
-
-// errJoins returns the reason for a node that may have forgotten leases and does not vote for the
-// time remaining.
-func errJoins(remaining time.Duration) error {
-	return fmt.Errorf("the node may have forgotten leases, because it is new or was restarted, emptied or replaced; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", max(remaining, 0).Round(time.Second/10))
 }

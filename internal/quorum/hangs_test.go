@@ -177,8 +177,8 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	}
 }
 
-// A node of three is stopped, and the others show the holder of a key, its queue, or that a key is
-// free. So Inspect and Queue return when these two nodes have answered, and do not wait for the
+// A node of three is stopped, and the others show the holder of a key, or that a key is free. So
+// Inspect returns when these two nodes have answered, and does not wait for the
 // silent node, which would take a second. The machine may be busy, so one quick answer of several
 // is enough.
 func TestLooksDoNotWaitForASilentNodeWhenTheOthersAgree(t *testing.T) {
@@ -200,7 +200,6 @@ func TestLooksDoNotWaitForASilentNodeWhenTheOthersAgree(t *testing.T) {
 			}
 			return err
 		},
-		"Queue": func(l *locker.Engine) error { _, err := l.Queue(t.Context(), "held"); return err },
 	} {
 		var took []time.Duration
 		for len(took) < 5 && (len(took) == 0 || slices.Min(took) > 700*time.Millisecond) {

@@ -200,8 +200,7 @@ func (d *deafNode) Process(ctx context.Context, cmd redis.Cmder) error {
 	return d.Client.Process(ctx, cmd)
 }
 
-// A done mark needs the marker of the node, which the repetition of a release does not send. So the
-// repetition asks for no done mark: otherwise the node would refuse it until the lease ran out.
+// The other nodes have made a Complete a success. A node that has missed it gets it again.
 func TestANodeThatMissesACompleteIsFreedSoon(t *testing.T) {
 	servers := enrolled(t, 3)
 	deaf := &deafNode{Client: servers[2].Client(t), sha: scriptSHA("release")}

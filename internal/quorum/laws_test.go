@@ -29,11 +29,13 @@ var quorumCan = func() storetest.Capabilities {
 
 func TestRedlockObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	servers := startNodes(t, 3)
-	enroll(t, clients(clientsOf(t, servers)))
-	t.Run("on three servers", func(t *testing.T) {
-		storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
-	})
+	for name, n := range map[string]int{"on three servers": 3, "on five servers": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			servers := enrolled(t, n)
+			storetest.Run(t, func(t *testing.T) storetest.Harness { return quorumHarness(t, servers) })
+		})
+	}
 }
 
 var (

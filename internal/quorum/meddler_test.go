@@ -128,70 +128,50 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	}
 }
 
-// An abandoned acquire continues, and its repetition may run meanwhile. When the abandoned acquire
-// ends, it must not give back votes that the repetition has won.
-func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
+// An abandoned acquire continues until its round ends. Its repetition is refused meanwhile, so that
+// it gives no vote back that the other one counts. Afterwards the token can be asked for again.
+func TestATokenHasOneAcquireAtATime(t *testing.T) {
 	t.Parallel()
-	servers := enrolled(t, 3)
-	ms, cs := meddlers(t, servers)
-	s := quorumStore(cs, time.Minute)
+	ms, cs := meddlers(t, enrolled(t, 3))
+	s := quorumStore(cs, lawPatience)
 	checkSettled(t, s)
-	for _, i := range []int{0, 2} { // another program holds the key at these nodes when the first acquire asks
-		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
-			t.Fatal(err)
-		}
+	asked, answer := make(chan struct{}, 3), make(chan struct{})
+	for _, m := range ms {
+		m.setMeddle(func(script string, run func() error) error {
+			err := run()
+			if script == "vote" {
+				asked <- struct{}{}
+				<-answer
+			}
+			return err
+		})
 	}
-	asked, answer, refused := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var first0 sync.Once
-	ms[0].setMeddle(func(script string, run func() error) error {
-		err := run()
-		if script == "vote" {
-			first0.Do(func() { close(refused) })
-		}
-		return err
-	})
-	ms[2].setMeddle(func(script string, run func() error) error {
-		err := run()
-		if script == "vote" {
-			close(asked)
-			<-answer
-		}
-		return err
-	})
 	claim := claimOn("a")
-	first := make(chan store.State, 1)
+	first := make(chan store.Grant, 1)
 	go func() {
 		g, _ := s.Acquire(context.WithoutCancel(t.Context()), claim)
-		first <- g.State
+		first <- g
 	}()
-	<-asked
-	<-refused
-	eventually(t, "the free node has voted", func() bool { return ms[1].Exists(t.Context(), "a").Val() == 1 })
-	if err := ms[0].Del(t.Context(), "a").Err(); err != nil {
-		t.Fatal(err)
+	for range ms {
+		<-asked
 	}
-	eventually(t, "a repetition is granted", func() bool {
-		g, err := s.Acquire(t.Context(), claim)
-		return err == nil && g.State == store.Granted
-	})
+	var no *store.Refusal
+	if g, err := s.Acquire(t.Context(), claim); !errors.As(err, &no) || !no.Temporary {
+		t.Errorf("a repetition: %v, %v", g.State, err)
+	}
 	close(answer)
-	if got := <-first; got != store.Busy {
-		t.Fatalf("positive control: the first came to %v", got)
+	g := <-first
+	for _, m := range ms {
+		m.setMeddle(nil)
 	}
-	if err := ms[2].Del(t.Context(), "a").Err(); err != nil {
-		t.Fatal(err)
+	if g.State != store.Granted {
+		t.Fatal(g.State)
 	}
-	ms[2].setMeddle(nil)
-	other := claimOn("a")
-	for range 20 {
-		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != store.Busy {
-			t.Fatalf("%v %v: two hold the key", g.State, err)
-		}
+	if again, err := s.Acquire(t.Context(), claim); err != nil || again.State != store.Granted || again.Fence != g.Fence {
+		t.Errorf("afterwards: %+v, %v, want the fence %d", again, err, g.Fence)
 	}
-	for _, c := range []store.Claim{other, claim} {
-		if _, err := s.Release(t.Context(), c); err != nil {
-			t.Error(err)
-		}
+	if _, err := s.Release(t.Context(), claim); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,12 +1,11 @@
 package quorum
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,42 +15,32 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// node is one independent server of a quorum.
+// node is one independent server of a quorum, a Sentinel set or a Redis Cluster.
 type node struct {
 	*redisstore.Store // for calls that need no vote
 	links             *link.Links
 	cluster           bool // the node is a Redis Cluster, and not one server
 	index             int
 	addr              string
-	label             string // name of the node in the markers that this process writes
 	quorum            *quorum
-	subscription      subscription // nil: the client cannot subscribe
+
+	single   standing                 // of a server; of a Cluster, only the marker of slot 0 is used
+	slots    sync.Map                 // of a Cluster: the *standing of each slot in use
+	lastUsed atomic.Pointer[standing] // of a Cluster: the standing that was used last
 
 	underWay atomic.Int32          // number of calls under way at the node
 	landed   chan struct{}         // receives a signal when the last call has ended; has room for one signal
 	failed   atomic.Int32          // number of failed calls in a row
 	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
-	opening  atomic.Bool           // a subscription to the inbox is under way
-}
-
-// poll is a node's answer to an acquire.
-type poll struct {
-	store.Grant
-	holder string // with Busy: identifies the holder
-	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence; it identifies the vote
-	text   string // the marker's text that the request carried
-	era    era    // the era of this text
 }
 
 // newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
-	n := &node{
-		links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
-	}
+	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1)}
 	n.Store = redisstore.Attach(c, n.links)
-	_, n.cluster = c.(redisstore.ClusterClient)
-	if n.label = labelOf(n.addr); n.label == "" || n.addr == failover {
-		n.label = "#" + strconv.Itoa(i)
+	n.single.node, n.single.marker = n, redisstore.NodeKey
+	if _, n.cluster = c.(redisstore.ClusterClient); n.cluster {
+		n.single.marker = markerOfSlot(0)
 	}
 	return n
 }
@@ -65,95 +54,137 @@ func (n *node) error(err error) error {
 	return &store.NodeError{Node: n.index, Addr: n.addr, Err: err}
 }
 
-// acquire asks for the node's vote, if the node may vote, and passes the answer to onAnswer.
-func (n *node) acquire(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
-	text := a.roster.members[n.index].text.Load()
-	if text == nil {
-		n.links.Pool.Do(func() { n.acquireAnew(ctx, a, onAnswer) })
-		return
-	}
-	n.vote(ctx, a, text, func(p poll, err error) {
-		if err != errChanged {
-			onAnswer(p, err)
-			return
-		}
-		n.links.Pool.Do(func() {
-			a.roster.forgetText(n, *text)
-			n.acquireAnew(ctx, a, onAnswer)
-		})
-	})
+// request is a request for votes. The words of the call are made once for all nodes that get the
+// same call.
+type request struct {
+	claim store.Claim
+	fence uint64              // the proposed fence
+	block int                 // the number of fences to reserve
+	wait  string              // how long a node waits that may have forgotten leases
+	calls [4]*redisstore.Call // by cluster and checks
 }
 
-// acquireAnew looks at the node again, and then does the work of acquire.
-func (n *node) acquireAnew(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
-	text, err := a.roster.textFor(ctx, n)
+// newRequest returns the request for the claim c that proposes the given fence. If timed is true,
+// the fence is the present time by the clocks of a majority, so a node can compare its own clock.
+func (q *quorum) newRequest(c store.Claim, fence uint64, timed bool) *request {
+	r := &request{claim: c, fence: fence, block: max(c.FenceCount, 1), wait: "0"}
+	if timed {
+		r.wait = strconv.FormatInt(q.quarantine().Microseconds(), 10)
+	}
+	return r
+}
+
+// callTo returns the call of vote.lua for the node with the standing s. The most frequent call has
+// no further arguments for a node that did not vote.
+func (r *request) callTo(s *standing, checks bool) redisstore.Call {
+	i := 0
+	if s.node.cluster {
+		i += 2
+	}
+	if checks {
+		i++
+	}
+	if r.calls[i] == nil {
+		r.calls[i] = r.newCall(s, checks)
+	}
+	return r.calls[i].Again()
+}
+
+func (r *request) newCall(s *standing, checks bool) *redisstore.Call {
+	c, q := &r.claim, s.node.quorum
+	keys := []string{c.Key, redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner), s.marker}
+	if c.OnceFor > 0 {
+		keys = append(keys, redisstore.DoneKey(c.Key))
+	}
+	skew, last := uint64(q.skew.Microseconds()), r.fence+uint64(r.block)-1
+	fence := strconv.FormatUint(r.fence, 10)
+	lease := c.Owner + ":" + fence + ":" + strconv.Itoa(r.block) + ":" + fence + ":" + c.Metadata
+	earliest := strconv.FormatUint(max(r.fence-skew, last-mostAhead), 10)
+	args := [8]any{q.settings, lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(r.fence+skew, 10), r.wait}
+	if !checks {
+		return voteScript.Call(keys, args[:7]...)
+	}
+	return voteScript.Call(keys, args[:]...)
+}
+
+// mostAhead is how far the last fence of a block may be ahead of a node's clock, in µs.
+const mostAhead = 100_000
+
+// poll is a node's answer to a request for its vote.
+type poll struct {
+	store.Grant
+	server string // the identity of the server
+	holder string // Busy: identifies the holder
+	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence; it identifies the vote
+}
+
+// vote sends the request to the node, and passes the answer to onAnswer.
+func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error)) {
+	s := n.standing(r.claim.Key)
+	checks, err := s.mayAsk()
 	if err != nil {
-		if !isRefusal(err) { // the look has failed, so the node was not asked for its vote
-			err = &store.Refusal{Temporary: true, Err: err}
-		}
 		onAnswer(poll{}, err)
 		return
 	}
-	n.vote(ctx, a, text, onAnswer)
-}
-
-// vote sends vote.lua to the node, with the given text of its marker, and passes the answer to
-// onAnswer.
-func (n *node) vote(ctx context.Context, a *appeal, text *string, onAnswer func(poll, error)) {
-	c := &a.claim
-	if n.inboxOf(c) != "" {
-		n.subscription.Inbox(c.Key) // marks the inbox as in use
+	if n.cluster {
+		n.lastUsed.Store(s)
 	}
 	sentAt := time.Now()
-	call := a.callTo(n, text)
+	call := r.callTo(s, checks)
 	call.Begin(ctx, n.links, link.Ask, func(v string, err error) {
-		if err != nil {
-			onAnswer(poll{}, err)
-			return
+		var p poll
+		if err == nil {
+			var clock time.Time
+			if p, clock, err = n.quorum.pollOf(r, v); !clock.IsZero() {
+				n.quorum.recordClock(n, clock, sentAt)
+			}
 		}
-		p, clock, err := n.quorum.pollOf(a, v)
-		if !clock.IsZero() {
-			a.roster.recordClock(n, clock, sentAt)
-		}
-		p.text, p.era = *text, eraOf(*text)
+		s.record(checks, err)
 		onAnswer(p, err)
 	})
 }
 
-// pollOf reads text, the answer of a node to the appeal a. The result clock is the time by the
+// pollOf reads text, the answer of a node to the request r. The result clock is the time by the
 // node's clock.
-func (q *quorum) pollOf(a *appeal, text string) (p poll, clock time.Time, err error) {
-	r := redisstore.Reply{Rest: text}
-	state := r.Word()
-	clock = r.Time()
+func (q *quorum) pollOf(r *request, text string) (p poll, clock time.Time, err error) {
+	reply := redisstore.Reply{Rest: text}
+	state := reply.Word()
+	clock = reply.Time()
+	p.server = reply.Word()
 	switch state {
-	case "changed":
-		return poll{}, clock, errChanged
 	case "1":
-		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, a.hint, a.block, a.hint
+		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, r.fence, r.block, r.fence
 	case "granted":
-		_ = r.Word()
-		h, minted, ok := parseVote(r.Rest)
+		_ = reply.Word()
+		h, minted, ok := parseVote(reply.Rest)
 		if !ok {
 			return poll{}, time.Time{}, redisstore.Unreadable("acquire")
 		}
 		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, h.Fence, h.Block, minted
 	case "busy":
-		left := r.Duration()
-		p.State, p.Place, p.NotListening = store.Busy, int(r.Integer()), r.Word() == "0"
-		h, _, ours := parseVote(r.Rest)
-		p.Holder = store.Holder{
-			Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == redisstore.KeptToken,
-		}
-		if p.holder = r.Rest; ours && h.Token != redisstore.KeptToken {
+		left := reply.Duration()
+		h, _, ours := parseVote(reply.Rest)
+		p.State, p.holder = store.Busy, reply.Rest
+		p.Holder = store.Holder{Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == redisstore.KeptToken}
+		if ours && h.Token != redisstore.KeptToken {
 			p.holder, p.Holder.Left = h.Token, q.holderLife(left)
 		}
 	case "undone":
 		p.State = store.Undone
 	case "revoked":
-		p.State, p.Reason = store.Revoked, r.Rest
+		p.State, p.Reason = store.Revoked, reply.Rest
 	case "done":
 		p.State = store.Done
+	case "waits":
+		return p, clock, q.waiting(textForgot, time.Duration(reply.Integer())*time.Microsecond).refusal()
+	case "forgot":
+		return p, clock, q.waiting(textForgot, 0).refusal()
+	case "stepped":
+		return p, clock, q.waiting(textStepped, 0).refusal()
+	case "other":
+		return p, clock, q.errOther(reply.Rest).refusal()
+	case "evicts":
+		return p, clock, errEvicts().refusal()
 	default:
 		return poll{}, time.Time{}, redisstore.Unreadable("acquire")
 	}
@@ -176,115 +207,83 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	return h, 0, number == "" // either the key is kept, or a Locker that uses only this server has written the lease
 }
 
-// confirm raises the node's vote p to fence, the fence of the quorum, with the given number of
-// fences in its block. It calls onAnswer with false when the owner does not have the vote any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, onAnswer func(bool, error)) {
+// confirm raises the vote of c, for which the node has made the fence minted, to fence, the fence of
+// the quorum, with the given number of fences in its block. It calls onAnswer with false when the
+// owner does not have the vote any more.
+func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error)) {
 	confirmScript.Call(
-		[]string{c.Key, redisstore.CounterKey(c.Key), n.quorum.roster(c.Key).markerKey},
-		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
-		strconv.FormatUint(fence+uint64(block)-1, 10),
+		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(c.Key).marker},
+		n.quorum.settings, c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10),
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
 
 // releaseArgs has the arguments of a release besides the claim. An ordinary release needs none.
 type releaseArgs struct {
 	vote      uint64 // the fence that the node has made for the vote to withdraw; 0: any vote
-	hush      bool   // notify no waiter
 	tombstone string // text of the tombstone; "" means "undone"
-	text      string // text of the node's marker; only with Complete
 }
 
-// release releases the token of c at this node: the node takes its vote back, and notifies a
-// waiter. It passes the answer to onAnswer.
+// releaseCall returns the call of release.lua for the claim c and the further arguments args.
+func releaseCall(c *store.Claim, args releaseArgs) *redisstore.Call {
+	keys := []string{c.Key, redisstore.TombstoneKey(c.Key, c.Owner)}
+	done := time.Duration(0)
+	if c.Complete && c.OnceFor > 0 {
+		done = c.OnceFor
+		keys = append(keys, redisstore.DoneKey(c.Key))
+	}
+	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && done == 0 && args == (releaseArgs{}) {
+		return releaseScript.Call(keys, c.Owner)
+	}
+	if args.tombstone == "" {
+		args.tombstone = "undone"
+	}
+	return releaseScript.Call(keys, c.Owner, redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
+		strconv.FormatUint(args.vote, 10), args.tombstone)
+}
+
+// release releases the token of c at this node, and passes the answer to onAnswer.
 func (n *node) release(ctx context.Context, c store.Claim, args releaseArgs, onAnswer func(store.Grant, error)) {
-	n.startRelease(ctx, n.releaseCall(&c, args), link.Release, func(g store.Grant, err error) {
-		if err != errChanged {
-			onAnswer(g, err)
-			return
+	startRelease(ctx, n.links, releaseCall(&c, args), link.Release, onAnswer)
+}
+
+// startRelease sends call, a call of release.lua, and passes the answer to onAnswer.
+func startRelease(ctx context.Context, links *link.Links, call *redisstore.Call, class link.Class, onAnswer func(store.Grant, error)) {
+	call.Begin(ctx, links, class, func(text string, err error) {
+		r := redisstore.Reply{Rest: text}
+		g := store.Grant{}
+		switch word := r.Word(); {
+		case err != nil:
+		case word == "released":
+			g.State = store.Released
+		case word == "not-ours":
+			g.State = store.NotOurs
+		case word == "done":
+			g.State = store.Done
+		case word == "revoked":
+			g.State, g.Reason = store.Revoked, r.Rest
+		default:
+			err = redisstore.Unreadable("release")
 		}
-		c.Complete = false // the done mark would not count, but the node must still end the lease
-		n.release(ctx, c, args, func(_ store.Grant, err error) {
-			if err == nil {
-				err = errChanged
-			}
-			onAnswer(g, err)
-		})
+		onAnswer(g, err)
 	})
 }
 
-// startRelease sends release, a call of release.lua, and passes the answer to onAnswer.
-func (n *node) startRelease(ctx context.Context, release *redisstore.Call, class link.Class, onAnswer func(store.Grant, error)) {
-	release.Begin(ctx, n.links, class, func(text string, err error) { onAnswer(releaseAnswer(text, err)) })
-}
-
-// repeatRelease sends the release of c to this node again and again until the node confirms it. It
-// sets no done mark: other nodes have made the release a success, and they have the mark.
+// repeatRelease sends the release of c to this node again and again until the node confirms it.
 func (n *node) repeatRelease(c store.Claim) {
-	c.Complete = false
 	ch := calls.Chore{Claim: c, Useless: time.Now().Add(max(c.TTL, c.TombstoneTTL, calls.QueueLife))}
 	if c.KeepFor > 0 {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
 	ch.Try = func(c store.Claim, onAnswer func(store.Grant, error)) {
-		n.startRelease(context.Background(), n.releaseCall(&c, releaseArgs{}), link.Undo, onAnswer)
+		startRelease(backgroundContext, n.links, releaseCall(&c, releaseArgs{}), link.Undo, onAnswer)
 	}
 	n.links.Repeat(ch)
 }
 
-// releaseCall returns the call of release.lua for the claim c and the further arguments args.
-func (n *node) releaseCall(c *store.Claim, args releaseArgs) *redisstore.Call {
-	done, text, hush := time.Duration(0), "-", "0"
-	if c.Complete {
-		done = c.OnceFor
-		if args.text != "" {
-			text = args.text
-		}
-	}
-	if args.hush {
-		hush = "1"
-	}
-	entry, more := "", ""
-	if inbox := n.inboxOf(c); inbox != "" {
-		entry = c.Owner + "|" + inbox + "|" + redisstore.AsksOnce(*c)
-	}
-	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (releaseArgs{text: args.text}) {
-		more = fmt.Sprintf("%d %d %d %d %s %s %s", redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
-			args.vote, hush, text, cmp.Or(args.tombstone, "undone"))
-	}
-	return releaseScript.Call(
-		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
-			redisstore.DoneKey(c.Key), n.quorum.roster(c.Key).markerKey},
-		c.Owner, entry, more)
-}
-
-// releaseAnswer converts the reply of release.lua, or the error err of its call, to a Grant.
-func releaseAnswer(text string, err error) (store.Grant, error) {
-	if err != nil {
-		return store.Grant{}, err
-	}
-	r := redisstore.Reply{Rest: text}
-	switch r.Word() {
-	case "released":
-		return store.Grant{State: store.Released}, nil
-	case "not-ours":
-		return store.Grant{State: store.NotOurs}, nil
-	case "done":
-		return store.Grant{State: store.Done}, nil
-	case "revoked":
-		return store.Grant{State: store.Revoked, Reason: r.Rest}, nil
-	case "changed":
-		return store.Grant{}, errChanged
-	}
-	return store.Grant{}, redisstore.Unreadable("release")
-}
-
-// renew renews the votes of the leases cs, whose keys have the same roster r, and passes the
-// answers to onAnswer. The node refuses if its marker does not have the given text.
-func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, onAnswer func([]store.Grant, error)) {
-	if text == "" {
-		onAnswer(nil, r.reason(n.index))
-		return
-	}
+// renew renews the votes of the leases cs, whose keys have one marker at this node, and passes the
+// answers and the identity of the server to onAnswer.
+func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error)) {
+	s := n.standing(cs[0].Key)
 	keys := make([]string, 0, len(cs)+1)
 	args := make([]any, 0, 2*len(cs)+1)
 	for _, c := range cs {
@@ -292,36 +291,32 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		args = append(args, c.Owner, n.quorum.life(c.TTL))
 	}
 	sentAt := time.Now()
-	call := renewScript.Call(append(keys, r.markerKey), append(args, text)...)
+	call := renewScript.Call(append(keys, s.marker), append(args, n.quorum.settings)...)
 	call.Begin(ctx, n.links, link.Renewal, func(v string, err error) {
+		if err != nil {
+			onAnswer(renewed{}, err)
+			return
+		}
 		reply := redisstore.Reply{Rest: v}
-		switch {
-		case err != nil:
-			onAnswer(nil, err)
-			return
-		case strings.HasPrefix(v, "changed "):
-			r.forgetAndTend(n, text)
-			onAnswer(nil, errChanged)
-			return
-		}
 		clock := reply.Time()
-		if len(reply.Rest) != len(cs) {
-			onAnswer(nil, redisstore.Unreadable("renew"))
-			return
+		r := renewed{server: reply.Word(), yes: reply.Rest}
+		n.quorum.recordClock(n, clock, sentAt)
+		switch off := n.quorum.clocks.deviation(n.index); {
+		case r.server == "-":
+			s.forget()
+			err = errGone
+		case len(r.yes) != len(cs):
+			err = redisstore.Unreadable("renew")
+		case off > n.quorum.skew: // the node may end the lease too early
+			r.clockOff = errClockOff(off)
 		}
-		r.recordClock(n, clock, sentAt)
-		off := n.quorum.clocks.deviation(n.index)
-		grants := make([]store.Grant, len(cs))
-		for i := range grants {
-			switch {
-			case reply.Rest[i] == '0':
-				grants[i] = store.Grant{State: store.NotOurs, At: clock}
-			case off > n.quorum.skew: // the node may end the lease too early
-				grants[i] = store.Grant{Err: errClockOff(off)}
-			default:
-				grants[i] = store.Grant{State: store.Released, At: clock}
-			}
-		}
-		onAnswer(grants, nil)
+		onAnswer(r, err)
 	})
+}
+
+// renewed is a node's answer to a renewal.
+type renewed struct {
+	server   string // the identity of the server
+	yes      string // "1" for each lease that was renewed, "0" for each that its owner does not have
+	clockOff error  // why the renewals do not count; nil: they count
 }

@@ -87,7 +87,7 @@ func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer c.Close()
 	for _, key := range c.Keys(context.Background(), "*").Val() {
-		if key != "latchkit:node" && key != "latchkit:begun" && !isCounter(key) && !isTombstone(key) {
+		if key != "latchkit:node" && !isCounter(key) && !isTombstone(key) {
 			left = append(left, key)
 		}
 	}

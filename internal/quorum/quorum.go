@@ -1,19 +1,19 @@
 // Package quorum is the Store of locks on several independent servers. It is Redlock with fences.
-// With each vote, a node proves that it remembers its leases.
+// Each node keeps itself out while it may have forgotten leases.
 //
-//	fan      one step on all nodes at once; a taker takes its answers without a waiting goroutine
-//	round    one attempt to collect votes; an appeal is its request, a poll is one node's answer
-//	tally    the result of a step, derived from the replies of the nodes
-//	ballot   for one token: which calls were sent to which node
-//	node     one node: its scripts, its marker, and its clock compared with the others
-//	plan     which nodes vote, and the next step for the others, derived from all markers
-//	roster   which nodes vote, as far as this process knows; it executes the plan
+//	gather    one step on all nodes at once, whose answers are taken as they come
+//	round     one attempt to collect votes; a request is its call, a poll is one node's answer
+//	tally     the result of a step, derived from the answers of the nodes
+//	ballot    for one token: at which nodes it has a vote, or may have one
+//	node      one node: its scripts, and its clock compared with the others
+//	standing  whether a node votes, as far as this process knows
 package quorum
 
 import (
 	"cmp"
 	"context"
 	"embed"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,32 +34,27 @@ type quorum struct {
 	need     int           // number of nodes that must agree
 	skew     time.Duration // the allowed skew between the nodes' clocks
 	patience time.Duration // how long a step waits for a node's answer
-	longest  time.Duration // longest TTL that this process may ask for
-	asks     atomic.Bool   // longest counts for the set: this process has asked for votes, or the operator has given longest
-	slotted  bool          // one of the nodes is a Redis Cluster, so each slot has a roster of its own
-	whole    *roster       // when slotted is false: the roster of all keys
-	slots    sync.Map      // when slotted is true: the *roster of each slot
+	longest  time.Duration // longest TTL of a lease
+	settings string        // the number of nodes and longest, as a marker has them
+	asks     atomic.Bool   // this process has asked for votes, or was told the longest TTL
 	report   func(store.Warning)
 
 	clocks  *clocks
 	ballots ballots
-	timers  calls.Timers
 	active  atomic.Int32 // number of steps at the nodes that are under way: see lags
 
 	// What runs in the background. Close waits for it, in this order; the goroutines of each node,
 	// which only call this node, come last.
-	chores calls.Chores // the releases that the Engine repeats
-	begun  calls.Tasks  // the steps that Begin has begun and that have no answer yet
-	pool   calls.Pool   // the goroutines of acquires, releases and renewals, and of the looks at the nodes
-
-	background  context.Context // the context of the looks at the nodes
-	cancelLooks context.CancelFunc
-	closeOnce   sync.Once
+	chores    calls.Chores // the releases that the Engine repeats
+	begun     calls.Tasks  // the steps that Begin has begun and that have no answer yet
+	pool      calls.Pool   // the goroutines of renewals, and the counts of abandoned steps
+	closeOnce sync.Once
 }
 
 var _ calls.Steps = (*quorum)(nil)
 
-// Capabilities returns what a quorum can do without subscriptions.
+// Capabilities returns what a quorum can do besides its steps. It has no queue and sends no
+// messages, so waiters poll.
 func (q *quorum) Capabilities() store.Capabilities {
 	return store.Capabilities{
 		Inspect: q.Inspect, Keys: q.Keys, Queue: q.Queue, Revoke: q.Revoke, RaiseFence: q.RaiseFence,
@@ -76,27 +71,28 @@ type Settings struct {
 	Warn        func(error)   // called with the refusal that ends an undo; may be nil
 }
 
-// New returns the Store of exclusive locks, which is a Notifier too when all clients can
-// subscribe.
-func New(cs []redisstore.Client, cfg Settings) store.Store {
-	return newQuorum(cs, cfg).withSubscriptions(cs)
+// New returns the Store of exclusive locks on the servers of the clients cs. It sends nothing.
+func New(cs []redisstore.Client, cfg Settings) store.Store { return newQuorum(cs, cfg) }
+
+func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
+	millis := redisstore.Millis(cfg.MaxTTL) // markers have no fractions
+	q := &quorum{
+		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: time.Duration(millis) * time.Millisecond,
+		settings: fmt.Sprintf("%d/%d", len(cs), millis), clocks: newClocks(len(cs)), chores: calls.Chores{Warn: cfg.Warn},
+	}
+	q.asks.Store(cfg.MaxTTLGiven)
+	for i, c := range cs {
+		q.nodes = append(q.nodes, newNode(c, i, q))
+	}
+	return q
 }
 
-// newQuorum returns the quorum of the servers of the clients cs.
-func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
-	longest := time.Duration(redisstore.Millis(cfg.MaxTTL)) * time.Millisecond // markers have no fractions
-	q := &quorum{
-		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: longest, clocks: newClocks(len(cs)),
-		chores: calls.Chores{Warn: cfg.Warn},
-	}
-	q.background, q.cancelLooks = context.WithCancel(context.Background())
-	for i, c := range cs {
-		n := newNode(c, i, q)
-		q.nodes = append(q.nodes, n)
-		q.slotted = q.slotted || n.cluster
-	}
-	q.whole = newRoster(q, "")
-	return q
+// quarantine returns how long a node that may have forgotten leases must not vote. All leases that
+// it may have forgotten end within this time, even if clocks run too fast or too slow by 1 %. And
+// all fences that it has given are in the past then: its counter may have been ahead of the clock by
+// several times the skew.
+func (q *quorum) quarantine() time.Duration {
+	return max(q.longest+q.longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
 
 // life returns how long a node keeps a lease of the TTL ttl, in milliseconds. Between the vote and
@@ -127,7 +123,8 @@ func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Begin begins a step. A step at a quorum ends soon by itself, so an undo is a release like any other.
+// Begin begins a step. A step at a quorum ends soon by itself, so an undo is a release like any
+// other.
 func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
 	f, ok := q.pool.Future(onAnswer)
 	if !ok {
@@ -138,14 +135,10 @@ func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAn
 		f.Deliver(g, err)
 		q.begun.Leave()
 	}
-	ctx = context.WithoutCancel(ctx)
-	switch {
-	case step == calls.Acquire:
+	if ctx = context.WithoutCancel(ctx); step == calls.Acquire {
 		q.beginAcquire(ctx, c, end)
-	case c.Complete:
-		q.pool.Do(func() { q.beginRelease(ctx, c, q.roster(c.Key).ensureTexts(ctx), end) })
-	default:
-		q.beginRelease(ctx, c, nil, end)
+	} else {
+		q.beginRelease(ctx, c, end)
 	}
 	return f
 }
@@ -176,19 +169,13 @@ func (q *quorum) Repeat(ch calls.Chore) { q.chores.Add(ch) }
 // needs a release there.
 func (q *quorum) Close(ctx context.Context) (err error) {
 	q.closeOnce.Do(func() {
-		err = cmp.Or(q.chores.Stop(ctx), q.begun.Wait(ctx))
-		q.whole.stop()
-		q.slots.Range(func(_, r any) bool { r.(*roster).stop(); return true })
-		q.cancelLooks()
-		err = cmp.Or(err, q.pool.Stop(ctx))
+		err = cmp.Or(q.chores.Stop(ctx), q.begun.Wait(ctx), q.pool.Stop(ctx))
 		ended := make(chan error, len(q.nodes))
 		for _, n := range q.nodes {
 			go func() { ended <- n.close(ctx) }()
 		}
 		for range q.nodes {
-			if stopped := <-ended; err == nil {
-				err = stopped
-			}
+			err = cmp.Or(err, <-ended)
 		}
 	})
 	return err
@@ -198,10 +185,10 @@ func (q *quorum) Close(ctx context.Context) (err error) {
 var luaFiles embed.FS
 
 var (
-	voteScript    = redisstore.NewScript(luaFiles, "vote", "rouse")
-	confirmScript = redisstore.NewScript(luaFiles, "confirm")
-	renewScript   = redisstore.NewScript(luaFiles, "renew")
-	releaseScript = redisstore.NewScript(luaFiles, "release", "rouse")
+	voteScript    = redisstore.NewScript(luaFiles, "vote", "votes")
+	confirmScript = redisstore.NewScript(luaFiles, "confirm", "votes")
+	renewScript   = redisstore.NewScript(luaFiles, "renew", "votes")
+	releaseScript = redisstore.NewScript(luaFiles, "release")
 
 	lookScript = redisstore.NewScript(luaFiles, "look")
 	markScript = redisstore.NewScript(luaFiles, "mark")

@@ -7,75 +7,68 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// beginRelease withdraws the votes, and passes the result to onAnswer. With c.Complete, texts has
-// the text of each node's marker.
-func (q *quorum) beginRelease(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
+// beginRelease withdraws the votes, and passes the result to onAnswer.
+func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
 	p := plannedRelease{atOnce: q.allNodes()}
 	b := q.ballots.get(c.Owner)
 	if b != nil {
 		p = b.markReleasing(c)
 	}
 	unconfirmed := new(leftovers)
-	claim := func(n *node) store.Claim {
-		c := c
+	withTombstone := c
+	withTombstone.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
+	claim := func(n *node) *store.Claim {
 		if p.tombstones.has(n.index) {
-			c.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
+			return &withTombstone
 		}
-		return c
+		return &c
 	}
-	t := &releaseTally{quorum: q, released: p.confirmed.count(), notHeld: len(q.nodes) - (p.atOnce | p.later | p.confirmed).count()}
+	t := &releaseTally{quorum: q, notHeld: len(q.nodes) - (p.atOnce | p.later).count()}
 	for n := range q.eachNode(p.later) {
 		t.record(n, store.Grant{}, errUnderWay)
 	}
 	for n := range q.eachNode(p.atOnce) {
 		if q.lags(n) {
 			p.atOnce = p.atOnce.minus(n.index)
-			unconfirmed.add(n, claim(n), errLags)
+			unconfirmed.add(n, *claim(n), errLags)
 			t.record(n, store.Grant{}, errLags)
 		}
 	}
-	step := &taker[store.Grant]{take: t.recordAnswer, decided: func(bool) bool { return t.decided() }}
-	step.end = func() {
-		g, err := t.result(step.fan.silentErrors)
+	g := &gather[store.Grant]{quorum: q, take: t.record, decided: t.decided}
+	g.end = func() {
+		answer, err := t.result(g.open)
 		if err == nil {
 			unconfirmed.repeatAll()
-			if c.TombstoneTTL == 0 {
+			if b != nil && c.TombstoneTTL > 0 {
+				b.undone()
+			} else {
 				q.ballots.drop(c.Owner)
-			} else if b != nil { // a later acquire of the token must find the ballot, and must fail
-				b.finish()
 			}
 		}
-		onAnswer(g, err)
+		onAnswer(answer, err)
 	}
-	first := q.nodes[0]
-	// The words of the call are made once, because most nodes get the same call.
-	channel, call := first.channelOf(&c), first.releaseCall(&c, releaseArgs{})
-	step.start(q, p.atOnce, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
-		end := func(g store.Grant, err error) {
+	var shared [2]*redisstore.Call // the words of each call are made once
+	g.start(p.atOnce, func(n *node, onAnswer func(store.Grant, error)) {
+		i, of := 0, claim(n)
+		if of != &c {
+			i = 1
+		}
+		if shared[i] == nil {
+			shared[i] = releaseCall(of, releaseArgs{})
+		}
+		call := shared[i].Again()
+		startRelease(ctx, n.links, &call, link.Release, func(g store.Grant, err error) {
 			if err != nil {
-				unconfirmed.add(n, claim(n), err)
-			} else if b != nil && g.State == store.Released {
-				b.recordReleased(n.index, &c)
+				unconfirmed.add(n, *of, err)
 			}
 			onAnswer(g, err)
-		}
-		switch {
-		case c.Complete:
-			n.release(ctx, claim(n), releaseArgs{text: texts[n.index]}, end)
-		case p.tombstones.has(n.index) || n.channelOf(&c) != channel:
-			n.release(ctx, claim(n), releaseArgs{}, end)
-		default:
-			call := call.Again()
-			n.startRelease(ctx, &call, link.Release, end)
-		}
+		})
 	})
 }
-
-// isReleased reports whether the answer (g, err) of a node confirms a release.
-func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
 // leftovers are the nodes that have not confirmed a release. When the release is decided, they get
 // it once more. If the release stays undecided, the Engine repeats the whole release.
@@ -88,11 +81,11 @@ type leftovers struct {
 // add records that node n has not confirmed the release of the claim c, because of the error
 // err.
 func (l *leftovers) add(n *node, c store.Claim, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if no, ok := errors.AsType[*store.Refusal](err); ok && !no.Temporary && !no.UntilRepaired {
 		return // a node that refuses permanently keeps the lease until the lease expires
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.repeats = append(l.repeats, func() { n.repeatRelease(c) }); l.decided {
 		n.repeatRelease(c)
 	}
@@ -104,8 +97,8 @@ func (l *leftovers) repeatAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.decided = true
-	for _, clean := range l.repeats {
-		clean()
+	for _, repeat := range l.repeats {
+		repeat()
 	}
 }
 
@@ -138,11 +131,6 @@ func (t *releaseTally) record(n *node, g store.Grant, err error) {
 	t.notHeld++
 }
 
-// recordAnswer counts the answer a.
-func (t *releaseTally) recordAnswer(a answer[store.Grant]) {
-	t.record(t.quorum.nodes[a.node], a.value, a.err)
-}
-
 // decided reports whether no further answer can change the result.
 func (t *releaseTally) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
@@ -158,14 +146,17 @@ func (t *releaseTally) decided() bool {
 // later acquire is sure to find the mark only if a quorum of nodes has it.
 func (t *releaseTally) marked() int { return t.released + t.doneMarks }
 
-// result returns the result of the counted answers. The function silent returns an error for each
-// node that has not answered.
-func (t *releaseTally) result(silent func() []error) (store.Grant, error) {
+// result returns the result of the counted answers. The nodes in open have not answered.
+func (t *releaseTally) result(open nodes) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
 		return store.Grant{State: store.Released}, nil
 	case !t.decided():
-		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, append(t.errs, silent()...))
+		errs := t.errs
+		for n := range t.quorum.eachNode(open) {
+			errs = append(errs, n.error(errSilent))
+		}
+		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, errs)
 	case t.revoked:
 		return store.Grant{State: store.Revoked, Reason: t.reason}, nil
 	case t.doneMarks > 0 && t.marked() >= t.quorum.need:
@@ -174,36 +165,29 @@ func (t *releaseTally) result(silent func() []error) (store.Grant, error) {
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// renewal is the renewal of leases whose keys have the same roster.
-type renewal struct {
-	places []int // indices of the leases in the whole batch
-	claims []store.Claim
-	fan    *fan[[]store.Grant]
-}
-
 // Renew renews the votes. A lease is renewed when a quorum of its votes is renewed. A lease is
 // lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.prolong(cs)
-	parts := make(map[*roster]*renewal)
-	for i, c := range cs {
-		r := q.roster(c.Key)
-		if parts[r] == nil {
-			parts[r] = new(renewal)
-		}
-		parts[r].places, parts[r].claims = append(parts[r].places, i), append(parts[r].claims, c)
+	slotted := false
+	for _, n := range q.nodes {
+		slotted = slotted || n.cluster
 	}
-	for r, p := range parts {
-		texts := r.ensureTexts(ctx)
-		p.fan = fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func([]store.Grant, error)) {
-			n.renew(ctx, r, p.claims, texts[n.index], onAnswer)
-		})
+	parts := make(map[uint16][]int) // the indices of the leases in each slot
+	for i, c := range cs {
+		slot := uint16(0)
+		if slotted {
+			slot = redisstore.SlotOf(c.Key)
+		}
+		parts[slot] = append(parts[slot], i)
 	}
 	grants := make([]store.Grant, len(cs))
-	for _, p := range parts {
-		p.collect(q, grants)
+	var all sync.WaitGroup
+	for _, part := range parts {
+		all.Go(func() { q.renewPart(ctx, cs, part, grants) })
 	}
+	all.Wait()
 	q.findRevocations(ctx, cs, grants)
 	for _, g := range grants {
 		if g.Err == nil {
@@ -216,65 +200,64 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return grants, nil
 }
 
-// collect takes answers until they decide the renewal of each lease, and puts the results into
-// grants, which has a place for each lease of the whole batch.
-func (p *renewal) collect(q *quorum, grants []store.Grant) {
-	defer p.fan.stop()
-	counts := make([]releaseTally, len(p.claims))
-	for i := range counts {
-		counts[i].quorum = q
+// renewPart renews the leases of cs with the indices in part, whose keys have one marker at each
+// node, and puts the results into grants.
+func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, grants []store.Grant) {
+	claims := make([]store.Claim, len(part))
+	counts := make([]releaseTally, len(part))
+	for i, at := range part {
+		claims[i], counts[i].quorum = cs[at], q
 	}
-	for open := len(counts); open > 0; {
-		a, ok := p.fan.next()
-		if !ok {
-			break
+	undecided, servers := len(part), make(map[string]bool)
+	open := gatherAll(q, q.allNodes(), func(n *node, onAnswer func(renewed, error)) {
+		n.renew(ctx, claims, onAnswer)
+	}, func() bool { return undecided == 0 }, func(n *node, r renewed, err error) {
+		if err == nil && servers[r.server] {
+			err = errTwice(n.index)
 		}
+		servers[r.server] = true
 		for i := range counts {
-			t, g, err := &counts[i], store.Grant{}, a.err
-			if err == nil {
-				g, err = a.value[i], a.value[i].Err
+			g, err := store.Grant{State: store.NotOurs}, err
+			if err == nil && r.yes[i] == '1' {
+				g.State, err = store.Released, r.clockOff
 			}
-			was := t.decided()
-			if t.record(q.nodes[a.node], g, err); !was && t.decided() {
-				open--
+			was := counts[i].decided()
+			if counts[i].record(n, g, err); !was && counts[i].decided() {
+				undecided--
 			}
 		}
-	}
+	})
 	for i := range counts {
-		g, err := counts[i].result(p.fan.silentErrors)
+		g, err := counts[i].result(open)
 		if g.State == store.Released {
 			g.State = store.Granted
 		}
 		g.Err = err
-		grants[p.places[i]] = g
+		grants[part[i]] = g
 	}
 }
 
 // findRevocations finds out which of the lost leases were revoked, and records this in grants.
 // Lease i has the claim cs[i] and the answer grants[i]. It reads all notes at once.
 func (q *quorum) findRevocations(ctx context.Context, cs []store.Claim, grants []store.Grant) {
-	notes := make(map[int]*fan[*string])
-	for i, g := range grants {
-		if g.State == store.NotOurs {
-			notes[i] = fanOut(q, q.allNodes(), nil, async(func(n *node) (*string, error) {
-				if reason, ok := n.Revoked(ctx, cs[i]); ok {
-					return &reason, nil
+	var all sync.WaitGroup
+	for i := range grants {
+		if grants[i].State != store.NotOurs || grants[i].Err != nil {
+			continue
+		}
+		all.Go(func() {
+			answers := 0 // a revocation leaves its note at a quorum of nodes
+			gatherAll(q, q.allNodes(), async(func(n *node) (reason *string, err error) {
+				if text, ok := n.Revoked(ctx, cs[i]); ok {
+					return &text, nil
 				}
 				return nil, nil
-			}))
-		}
+			}), func() bool { return answers >= q.need || grants[i].State == store.Revoked }, func(_ *node, reason *string, _ error) {
+				if answers++; reason != nil {
+					grants[i].State, grants[i].Reason = store.Revoked, *reason
+				}
+			})
+		})
 	}
-	for i, f := range notes {
-		for answers := 0; answers < q.need; answers++ { // a revocation leaves its note at a quorum of nodes
-			a, ok := f.next()
-			if !ok {
-				break
-			}
-			if a.value != nil {
-				grants[i].State, grants[i].Reason = store.Revoked, *a.value
-				break
-			}
-		}
-		f.stop()
-	}
+	all.Wait()
 }

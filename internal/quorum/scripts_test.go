@@ -17,34 +17,45 @@ import (
 
 // bench is one node, to which a test sends single scripts.
 type bench struct {
-	t    *testing.T
-	c    *redis.Client
-	text string // the text of its marker
+	t  *testing.T
+	c  *redis.Client
+	id string // the identity of the server
 }
 
+// ofThree are the settings of a quorum of three nodes with leases of at most a minute.
+const ofThree = "3/60000"
+
+// newBench returns a node that votes.
 func newBench(t *testing.T, c *redis.Client) *bench {
 	t.Helper()
 	_, id, _ := strings.Cut(c.Info(t.Context(), "replication").Val(), "master_replid:")
-	b := &bench{t: t, c: c, text: marker{id[:40], "set", stateVotes, 0, time.Minute, []seat{{"1", "a"}, {"1", "b"}, {"1", "c"}}}.String()}
-	if err := c.Set(t.Context(), redisstore.NodeKey, b.text, 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	b := &bench{t: t, c: c, id: id[:40]}
+	b.mark(marker{b.id, alwaysSince, ofThree}.String())
 	return b
 }
 
+// mark writes a marker, or removes it.
+func (b *bench) mark(text string) {
+	b.t.Helper()
+	b.c.Del(b.t.Context(), redisstore.NodeKey)
+	if text == "" {
+		return
+	}
+	if err := b.c.Set(b.t.Context(), redisstore.NodeKey, text, 0).Err(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // The keys that the scripts get.
-const (
-	keyL, keyQ, keyW, keyC, keyX, keyD = "L", "Q", "W", "C", "X", "D"
-)
+const keyL, keyC, keyX, keyD = "L", "C", "X", "D"
 
 func (b *bench) vote(words ...any) (string, error) {
-	return b.c.Eval(b.t.Context(), voteScript.Text,
-		[]string{keyL, keyQ, keyW, keyC, keyX, redisstore.NodeKey, keyD}, append([]any{b.text}, words...)...).Text()
+	return b.c.Eval(b.t.Context(), voteScript.Text, []string{keyL, keyC, keyX, redisstore.NodeKey}, append([]any{ofThree}, words...)...).Text()
 }
 
 func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
 
-// ask returns the arguments of a request that does not queue, with a proposed fence.
+// ask returns the arguments of a request with a proposed fence.
 func ask(fence int64) []any {
 	return []any{fmt.Sprintf("o:%d:1:%d:", fence, fence), 60_000, fence, fence, fence - 500_000, fence + 500_000}
 }
@@ -62,7 +73,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 	}
-	b := &bench{t, copied, of.text}
+	b := &bench{t, copied, of.id}
 	run := func(s redisstore.Script, keys []string, args ...any) error {
 		return copied.Eval(t.Context(), s.Text, keys, args...).Err()
 	}
@@ -73,9 +84,9 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	for what, err := range map[string]error{
 		"a vote for a key that is held": busy,
 		"a vote that was given already": ours,
-		"a confirmation":                run(confirmScript, []string{keyL, keyC, redisstore.NodeKey}, b.text, "o", 5, 6, 6),
-		"a release":                     run(releaseScript, []string{keyL, keyQ, keyW, keyX, keyD, redisstore.NodeKey}, "o", "", ""),
-		"a renewal":                     run(renewScript, []string{keyL, redisstore.NodeKey}, "o", 60_000, b.text),
+		"a confirmation":                run(confirmScript, []string{keyL, keyC, redisstore.NodeKey}, ofThree, "o", 5, 6, 6),
+		"a release":                     run(releaseScript, []string{keyL, keyX}, "o"),
+		"a renewal":                     run(renewScript, []string{keyL, redisstore.NodeKey}, "o", 60_000, ofThree),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "READONLY") {
 			t.Errorf("%s: %v, want READONLY", what, err)
@@ -83,27 +94,73 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 }
 
-// A server that has lost its marker, or that has restarted since, may have forgotten its leases. So
-// it does not vote, locks nothing and renews nothing.
-func TestAServerThatMayHaveForgottenGivesNoVote(t *testing.T) {
+// What a node answers to a request for its vote, by its marker and by the request. The node itself
+// decides: it gives and renews nothing while it may have forgotten leases, and its wait begins only
+// when the client knows the time and the node's clock agrees.
+func TestANodeKeepsItselfOut(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
-	restarted := strings.Repeat("0", 40) + b.text[40:]
-	for name, marker := range map[string]string{"no marker": "", "another marker": "x", "the marker of an earlier run": restarted} {
-		b.c.Del(t.Context(), redisstore.NodeKey)
-		if marker != "" {
-			b.c.Set(t.Context(), redisstore.NodeKey, marker, 0)
+	other := strings.Repeat("0", 40)
+	const wait, hour = 61_300_000, 3_600_000_000
+	since := func(d int64) string { return fmt.Sprintf("%016d", b.now()+d) }
+	for _, c := range []struct {
+		name   string
+		marker string
+		wait   []any // the last arguments of the request
+		ahead  int64 // how far the client's time is ahead of the node's clock, in µs
+		answer string
+		begins bool // the node has written a marker and waits
+	}{
+		{"it votes", b.id + "/" + alwaysSince + "/" + ofThree, nil, 0, "1", false},
+		{"its wait is over", b.id + "/" + since(-1000) + "/" + ofThree, nil, 0, "1", false},
+		{"it votes, and is asked with a wait", b.id + "/" + alwaysSince + "/" + ofThree, []any{wait}, 0, "1", false},
+		{"it waits", b.id + "/" + since(hour) + "/" + ofThree, []any{wait}, 0, "waits", false},
+		{"no marker, asked in short", "", nil, 0, "forgot", false},
+		{"no marker, asked by a client that does not know the time", "", []any{0}, 0, "forgot", false},
+		{"no marker", "", []any{wait}, 0, "waits", true},
+		{"no marker, and its clock is behind", "", []any{wait}, hour, "forgot", false},
+		{"no marker, and its clock is ahead", "", []any{wait}, -hour, "forgot", false},
+		{"the marker of an earlier run", other + "/" + alwaysSince + "/" + ofThree, []any{wait}, 0, "waits", true},
+		{"the marker of an earlier run, asked in short", other + "/" + alwaysSince + "/" + ofThree, nil, 0, "forgot", false},
+		{"its clock was wrong", b.id + "/" + neverSince + "/" + ofThree, []any{wait}, 0, "waits", true},
+		{"its clock was wrong and still is", b.id + "/" + neverSince + "/" + ofThree, []any{wait}, hour, "stepped", false},
+		{"its clock was wrong, asked in short", b.id + "/" + neverSince + "/" + ofThree, nil, 0, "stepped", false},
+		{"another longest TTL", b.id + "/" + alwaysSince + "/3/50000", []any{wait}, 0, "other", false},
+		{"another number of nodes", b.id + "/" + alwaysSince + "/5/60000", nil, 0, "other", false},
+		{"another longest TTL, and an earlier run", other + "/" + alwaysSince + "/3/50000", []any{wait}, 0, "other", false},
+		{"a text that is no marker", "abab:60000", []any{wait}, 0, "waits", true},
+	} {
+		b.c.Del(b.t.Context(), keyL, keyC)
+		b.mark(c.marker)
+		before := b.now()
+		answer, err := b.vote(append(ask(before+c.ahead), c.wait...)...)
+		if word, _, _ := strings.Cut(answer, " "); err != nil || word != c.answer {
+			t.Errorf("%s: %q, %v, want %s", c.name, answer, err, c.answer)
 		}
-		of := *b
-		if marker == restarted {
-			of.text = restarted
+		if held := b.c.Exists(t.Context(), keyL).Val() == 1; held != (c.answer == "1") {
+			t.Errorf("%s: it has voted: %v", c.name, held)
 		}
-		if answer, err := of.vote(ask(b.now())...); err != nil || !strings.HasPrefix(answer, "changed") || b.c.Exists(t.Context(), keyL).Val() != 0 {
-			t.Errorf("%s: %q, %v", name, answer, err)
+		text := b.c.Get(t.Context(), redisstore.NodeKey).Val()
+		m, _ := parseMarker(text)
+		began, _ := strconv.ParseInt(m.since, 10, 64)
+		if c.begins != (text != c.marker) || c.begins && (m.id != b.id || m.settings != ofThree || began < before+wait || began > b.now()+wait) {
+			t.Errorf("%s: the marker became %q", c.name, text)
 		}
-		answer, err := b.c.Eval(t.Context(), renewScript.Text, []string{keyL, redisstore.NodeKey}, "o", 60_000, of.text).Text()
-		if err != nil || !strings.HasPrefix(answer, "changed") {
-			t.Errorf("%s: a renewal: %q, %v", name, answer, err)
+		if c.answer != "1" {
+			b.c.Set(t.Context(), keyL, "o:5:1:5:", time.Minute)
+			b.mark(c.marker)
+			renewed, err := b.c.Eval(t.Context(), renewScript.Text, []string{keyL, redisstore.NodeKey}, "o", 90_000, ofThree).Text()
+			if err != nil || !strings.HasSuffix(renewed, " -") || b.c.PTTL(t.Context(), keyL).Val() > time.Minute {
+				t.Errorf("%s: a renewal: %q, %v", c.name, renewed, err)
+			}
+			confirmed, err := b.c.Eval(t.Context(), confirmScript.Text, []string{keyL, keyC, redisstore.NodeKey}, ofThree, "o", 5, 6, 6).Text()
+			if err != nil || confirmed != "0" {
+				t.Errorf("%s: a confirmation: %q, %v", c.name, confirmed, err)
+			}
+			released, err := b.c.Eval(t.Context(), releaseScript.Text, []string{keyL, keyX}, "o").Text()
+			if err != nil || released != "released" {
+				t.Errorf("%s: a release: %q, %v", c.name, released, err)
+			}
 		}
 	}
 }
@@ -159,70 +216,45 @@ func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	}
 }
 
-// A node keeps its vote for the waiter that it has notified. Another token does not get this
-// vote.
-func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, redistest.Start(t).Client(t))
-	b.c.Set(t.Context(), keyW, "another", time.Minute)
-	answer, err := b.vote(ask(b.now())...)
-	if err != nil || !strings.HasPrefix(answer, "busy ") || !strings.HasSuffix(answer, " another:0:0") {
-		t.Errorf("%q, %v", answer, err)
-	}
-	if n := b.c.Exists(t.Context(), keyL, keyC).Val(); n != 0 || b.c.Get(t.Context(), keyW).Val() != "another" {
-		t.Errorf("%d keys were written, and W is %q", n, b.c.Get(t.Context(), keyW).Val())
-	}
-	b.c.Set(t.Context(), keyW, "o", time.Minute)
-	answer, err = b.vote(ask(b.now())...)
-	if err != nil || !strings.HasPrefix(answer, "granted ") || b.c.Exists(t.Context(), keyW).Val() != 0 {
-		t.Errorf("kept for the caller: %q, %v, W is %q", answer, err, b.c.Get(t.Context(), keyW).Val())
-	}
-}
-
 // A node that forgot its data also waits until its lost fences are in the past. Its counter may
 // have been ahead of the clock by several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
-	q := &quorum{skew: time.Second}
-	if d := q.quarantine(500 * time.Millisecond); d < 4*time.Second {
+	q := &quorum{skew: time.Second, longest: 500 * time.Millisecond}
+	if d := q.quarantine(); d < 4*time.Second {
 		t.Errorf("%v", d)
 	}
-	if d := q.quarantine(time.Minute); d < time.Minute+time.Minute/100 {
+	q.longest = time.Minute
+	if d := q.quarantine(); d < time.Minute+time.Minute/100 {
 		t.Errorf("%v for leases of a minute", d)
 	}
 }
 
 // A written marker is read with the same content, and no other text is taken for a marker.
 func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
-	m := marker{strings.Repeat("ab", 20), "s-1", stateJoins, 2, 90 * time.Second, []seat{{"1-a", "10.0.0.1:6379"}, {"2-b", ""}, {"3-c", "#2"}}}
-	got, ok := parseMarker(m.String())
-	if !ok || fmt.Sprint(got) != fmt.Sprint(m) {
+	m := marker{strings.Repeat("ab", 20), neverSince, "3/90000"}
+	if got, ok := parseMarker(m.String()); !ok || got != m {
 		t.Errorf("%+v, %v", got, ok)
 	}
-	for _, text := range []string{"", "a/b", "a/b/v/x/1/1@a", "a/b/v/3/1/1@a,2@b", "a/b/v/-1/1/1@a", "a/b/v/0/x/1@a", "abab:60000"} {
+	for _, text := range []string{"", "a/b", strings.Repeat("ab", 20) + "/12/3/90000", strings.Repeat("ab", 20) + "/" + neverSince + "/3", "abab:60000"} {
 		if got, ok := parseMarker(text); ok {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
-	if got := labelOf("a b/c,d@e"); got != "a_b_c_d_e" {
-		t.Error(got)
-	}
 }
 
-// A caller's wait may end between two looks at the nodes. Even then the caller's error names the
-// nodes that do not vote, and shows until when they do not vote.
-func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
+// A caller's wait may end between two rounds. Even then the caller's error names the nodes that do
+// not vote, and shows until when they do not vote.
+func TestAWaitThatEndsBetweenTwoRoundsNamesTheNodesThatDoNotVote(t *testing.T) {
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = dead.Close() })
 	q := newQuorum([]redisstore.Client{dead, dead, dead}, Settings{MaxTTL: time.Minute, NodeTimeout: time.Second})
 	if err := q.Explain(""); err != nil {
 		t.Errorf("no node was asked: %v", err)
 	}
-	q.whole.mu.Lock()
-	for i := range q.nodes[:2] {
-		q.whole.setStanding(i, standing{state: store.NodeForms, reason: errJoins(5 * time.Second), remaining: 5 * time.Second})
+	for _, n := range q.nodes[:2] {
+		no := q.waiting(textForgot, 5*time.Second).refusal()
+		n.last.Store(&no)
 	}
-	q.whole.setStanding(2, standing{state: store.NodeVotes, text: "N"})
-	q.whole.mu.Unlock()
 	err := q.Explain("")
 	var when interface{ RetryAfter() time.Duration }
 	if !errors.Is(err, store.ErrQuorum) || !errors.As(err, &when) || when.RetryAfter() != 5*time.Second {

@@ -16,8 +16,8 @@ import (
 )
 
 // A node whose clock steps ahead drops leases too early. When its clock is right again, nothing in
-// the node's marker shows the step. So a client that has seen the step makes the node wait before
-// it votes again.
+// the node's own marker would show the step. So a client that has seen the step writes a marker
+// whose wait has not begun, and the node waits when its clock is right.
 func TestAClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(3 * time.Second), locker.WithMaxTTL(3 * time.Second), locker.WithNodeTimeout(500 * time.Millisecond), locker.WithMaxSkew(100 * time.Millisecond)}
@@ -33,13 +33,18 @@ func TestAClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 		if l, err := other.Acquire(t.Context(), locker.Rule{Key: "y", Wait: locker.NoWait}); err == nil {
 			release(t, l)
 		}
-		return !strings.Contains(cs[0].Get(t.Context(), "latchkit:node").Val(), "/v/")
+		return strings.Contains(cs[0].Get(t.Context(), "latchkit:node").Val(), "/9999999999999999/")
 	})
 	clock.offset.Store(0)
 	if _, err := other.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait}); err == nil && lease.Context().Err() == nil {
 		t.Errorf("two hold the key: the first has %v left", time.Until(lease.Expires()))
 	}
-	eventually(t, "the node votes again", func() bool { return allVote(t, other) })
+	eventually(t, "the node votes again", func() bool {
+		if l, err := other.Acquire(t.Context(), locker.Rule{Key: "y", Wait: locker.NoWait}); err == nil {
+			release(t, l)
+		}
+		return allVote(t, other)
+	})
 }
 
 // Between a grant and the next request, a clock may move from one end of the range that WithMaxSkew
@@ -121,16 +126,15 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	wrong.offset.Store(int64(time.Hour))
 	l := newRedlock(t, []locker.Client{wrong, cs[1], cs[2]}, locker.WithNodeTimeout(100*time.Millisecond))
 	release(t, acquire(t, l, locker.Rule{Key: "warm", Wait: 5 * time.Second}))
-	lease := acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})
-	release(t, lease)
-	if wrong.changed.Load() == 0 {
-		t.Fatal("positive control: no answer had another time")
-	}
+	eventually(t, "an answer has another time", func() bool {
+		release(t, acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second}))
+		return wrong.changed.Load() > 0
+	})
 	servers[2].Kill() // now a quorum needs the vote of the first node
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
 	wantErr(t, err, "b", locker.ErrQuorum)
 	if text := err.Error(); !strings.Contains(text, "clock differs by 1h0m") && !strings.Contains(text, "clock differs by 59m") &&
-		!strings.Contains(text, "clock has jumped") { // the first reading was an answer that wrongClock does not change
+		!strings.Contains(text, "clock was wrong") && !strings.Contains(text, "may have forgotten") { // the first reading was an answer that wrongClock does not change
 		t.Error(err)
 	}
 	for i := range 2 {

@@ -14,41 +14,28 @@ import (
 
 // tally counts the answers to one round of an acquire.
 type tally struct {
-	quorum     *quorum
-	polls      []poll
-	errs       []error
-	replied    nodes // nodes that have answered, also with an error
-	clockOff   nodes // nodes whose clocks were wrong when the last answer came
-	era        era   // the era that most votes have; only the votes of this era count
-	took       time.Duration
-	trips      int           // how many round trips the round needed
-	retryAfter time.Duration // time until enough nodes are expected to vote
+	quorum   *quorum
+	polls    []poll
+	errs     []error
+	replied  nodes // nodes that have answered, also with an error
+	clockOff nodes // nodes whose clocks were wrong when the last answer came
 }
 
 func newTally(q *quorum) *tally {
 	return &tally{quorum: q, polls: make([]poll, len(q.nodes)), errs: make([]error, len(q.nodes))}
 }
 
-// record records the answer (p, err) of node i.
+// record records the answer (p, err) of node i. Two answers of one server are one answer.
 func (t *tally) record(i int, p poll, err error) {
+	for j := range t.polls {
+		if err == nil && p.server != "" && p.server == t.polls[j].server && t.errs[j] == nil {
+			err = errTwice(j)
+		}
+	}
 	t.replied = t.replied.plus(i)
 	t.polls[i], t.errs[i] = p, err
 	t.clockOff = t.replied & t.quorum.clocks.outliers(t.quorum.skew, 0)
-	t.era = era{}
-	most := 0
-	for i := range t.polls {
-		if !t.granted(i) || most > 0 && t.polls[i].era == t.era {
-			continue
-		}
-		e := t.polls[i].era
-		if m := t.count(func(j int) bool { return t.granted(j) && t.polls[j].era == e }); m > most {
-			t.era, most = e, m
-		}
-	}
 }
-
-// granted reports whether node i has voted, even if its vote does not count.
-func (t *tally) granted(i int) bool { return t.usable(i) && t.polls[i].State == store.Granted }
 
 // usable reports whether node i has answered and its clock is right. It uses t.clockOff and not the
 // present offsets, because answers to other steps change these offsets, and all counts of a round
@@ -57,19 +44,17 @@ func (t *tally) usable(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.clockOff.has(i)
 }
 
-// voteCounts reports whether node i's vote counts. A vote counts if it was given under the same
-// generations as the other votes, by a server that is not counted already.
-func (t *tally) voteCounts(i int) bool {
-	if !t.granted(i) || t.polls[i].era != t.era {
-		return false
-	}
-	for j := range i {
-		if text := t.polls[j].text; text != "" && text == t.polls[i].text && t.granted(j) {
-			return false
-		}
-	}
-	return true
-}
+// in reports whether node i has answered with the state s.
+func (t *tally) in(i int, s store.State) bool { return t.usable(i) && t.polls[i].State == s }
+
+// granted reports whether node i has voted.
+func (t *tally) granted(i int) bool { return t.in(i, store.Granted) }
+
+// isBusy reports whether node i has voted for another token.
+func (t *tally) isBusy(i int) bool { return t.in(i, store.Busy) }
+
+// isDone reports whether node i has the done mark.
+func (t *tally) isDone(i int) bool { return t.in(i, store.Done) }
 
 // count returns the number of nodes for which cond returns true.
 func (t *tally) count(cond func(i int) bool) (n int) {
@@ -82,61 +67,52 @@ func (t *tally) count(cond func(i int) bool) (n int) {
 }
 
 // enough reports whether enough nodes have voted, for any fence.
-func (t *tally) enough() bool { return t.count(t.voteCounts) >= t.quorum.need }
+func (t *tally) enough() bool { return t.count(t.granted) >= t.quorum.need }
 
 // won reports whether enough nodes have voted for the same fence.
 func (t *tally) won() bool {
-	_, n := t.favourite()
+	_, n := most(t, t.granted, func(p *poll) uint64 { return p.Fence })
 	return n >= t.quorum.need
 }
 
-// favourite returns the fence that most votes have, and the number of these votes.
-func (t *tally) favourite() (fence uint64, n int) {
+// most returns the value that most of the chosen nodes' polls have, and the number of these polls.
+func most[K comparable](t *tally, chosen func(i int) bool, value func(p *poll) K) (v K, n int) {
 	for i := range t.polls {
-		if n > 0 && t.polls[i].Fence == fence || !t.voteCounts(i) {
+		if !chosen(i) || n > 0 && value(&t.polls[i]) == v {
 			continue
 		}
-		f := t.polls[i].Fence
-		if m := t.count(func(j int) bool { return t.voteCounts(j) && t.polls[j].Fence == f }); m > n {
-			fence, n = f, m
+		k := value(&t.polls[i])
+		if m := t.count(func(j int) bool { return chosen(j) && value(&t.polls[j]) == k }); m > n {
+			v, n = k, m
 		}
 	}
-	return fence, n
+	return v, n
+}
+
+// rival returns the other holder that the largest number of nodes name, and this number.
+func (t *tally) rival() (holder string, n int) {
+	return most(t, t.isBusy, func(p *poll) string { return p.holder })
 }
 
 // proposal returns the fence to which all votes can be raised, and the number of fences that every
 // vote has reserved.
 func (t *tally) proposal() (fence uint64, block int) {
-	for i := range t.polls {
-		if t.voteCounts(i) {
-			fence = max(fence, t.polls[i].Fence)
-			block = t.shorterBlock(block, i)
+	for i, p := range t.polls {
+		if t.granted(i) {
+			fence = max(fence, p.Fence)
 		}
 	}
-	return fence, block
+	return fence, t.shortestBlock(t.granted)
 }
 
-// shorterBlock returns the smaller of block and the block of node i's vote. The value 0 of block
-// means that no vote was compared yet.
-func (t *tally) shorterBlock(block, i int) int {
-	if b := t.polls[i].FenceCount; block == 0 || b < block {
-		return b
+// shortestBlock returns the shortest block of the chosen votes.
+func (t *tally) shortestBlock(chosen func(i int) bool) (block int) {
+	for i, p := range t.polls {
+		if chosen(i) && (block == 0 || p.FenceCount < block) {
+			block = p.FenceCount
+		}
 	}
 	return block
-}
-
-// rival returns the other holder that the largest number of nodes name, and this number.
-func (t *tally) rival() (holder string, n int) {
-	for i := range t.polls {
-		if !t.usable(i) || t.polls[i].State != store.Busy {
-			continue
-		}
-		h := t.polls[i].holder
-		if m := t.count(func(j int) bool { return t.usable(j) && t.polls[j].State == store.Busy && t.polls[j].holder == h }); m > n {
-			holder, n = h, m
-		}
-	}
-	return holder, n
 }
 
 // finalAnswer returns an answer after which the owner gets no grant: revoked, undone or done. The
@@ -145,21 +121,18 @@ func (t *tally) rival() (holder string, n int) {
 func (t *tally) finalAnswer() (g store.Grant, ok bool) {
 	for _, s := range []store.State{store.Revoked, store.Undone} {
 		for i := range t.polls {
-			if t.usable(i) && t.polls[i].State == s {
+			if t.in(i, s) {
 				return t.polls[i].Grant, true
 			}
 		}
 	}
-	return store.Grant{State: store.Done}, t.count(t.hasDoneMark) >= t.quorum.need
+	return store.Grant{State: store.Done}, t.count(t.isDone) >= t.quorum.need
 }
-
-// hasDoneMark reports whether node i has the done mark.
-func (t *tally) hasDoneMark(i int) bool { return t.usable(i) && t.polls[i].State == store.Done }
 
 // mayBeDone reports whether the work may be done: some nodes have the done mark, and together with
 // the nodes without an answer they could be a quorum.
 func (t *tally) mayBeDone() bool {
-	return t.count(t.hasDoneMark) > 0 && t.count(func(i int) bool { return t.hasDoneMark(i) || !t.usable(i) }) >= t.quorum.need
+	return t.count(t.isDone) > 0 && t.count(func(i int) bool { return t.isDone(i) || !t.usable(i) }) >= t.quorum.need
 }
 
 // decided reports whether no further answer can change the result.
@@ -170,30 +143,29 @@ func (t *tally) decided() bool {
 	if _, n := t.rival(); n >= t.quorum.need && (t.endsAgree() || t.replied.count() == len(t.polls)) {
 		return true
 	}
-	open := t.count(func(i int) bool { return !t.replied.has(i) })
+	open := len(t.polls) - t.replied.count()
 	_, final := t.finalAnswer()
-	return final && t.count(t.voteCounts)+open < t.quorum.need
+	return final && t.count(t.granted)+open < t.quorum.need
 }
 
 // endsAgree reports whether the holder's lease ends at about the same time at all nodes that have
 // answered. If the times differ, a renewal or a release is under way. In this state, the answers of
 // the other nodes will show when the key is free.
 func (t *tally) endsAgree() bool {
-	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
-	for i := range t.polls {
+	first, last := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
+	for i, p := range t.polls {
 		if t.isBusy(i) {
-			left := t.polls[i].Holder.Left
-			least, most = min(least, left), max(most, left)
+			first, last = min(first, p.Holder.Left), max(last, p.Holder.Left)
 		}
 	}
-	return most-least < 100*time.Millisecond
+	return last-first < 100*time.Millisecond
 }
 
 // isSplit reports whether the votes are split among contenders so that no contender can have a
 // quorum.
 func (t *tally) isSplit() bool {
 	_, n := t.rival()
-	return !t.won() && n+t.count(func(i int) bool { return !t.usable(i) }) < t.quorum.need
+	return !t.won() && n+len(t.polls)-t.count(t.usable) < t.quorum.need
 }
 
 // maySplit reports whether the votes may be split. This is possible if this token has a vote and
@@ -201,44 +173,24 @@ func (t *tally) isSplit() bool {
 // for the end of a lease that the rival gives back at once.
 func (t *tally) maySplit() bool {
 	_, n := t.rival()
-	return !t.won() && n < t.quorum.need && t.count(t.voteCounts) > 0
+	return !t.won() && n < t.quorum.need && t.count(t.granted) > 0
 }
 
-// isOutdated reports whether a node gave no vote because its marker changed at that time. Another
-// round may succeed, although enough nodes vote now.
-func (t *tally) isOutdated() bool {
-	return t.count(func(i int) bool {
-		return errors.Is(t.errs[i], errMayForget) || errors.Is(t.errs[i], errBehindSet)
-	}) > 0
-}
-
-// uncertain reports whether the known votes together with the unclear votes could be a quorum.
-func (t *tally) uncertain() bool {
-	if t.won() {
-		return false
-	}
-	if _, err := t.result(); err == nil {
-		return false
-	}
-	return t.count(func(i int) bool { return t.voteCounts(i) || t.isUnclear(i) }) >= t.quorum.need
-}
-
-// isUnclear reports whether node i may have voted although no answer shows the vote.
-func (t *tally) isUnclear(i int) bool {
-	return !t.replied.has(i) || t.errs[i] != nil && !isRefusal(t.errs[i])
+// mayBeginWaits reports whether a node has refused its vote because it may have forgotten leases,
+// and can begin its wait when it is asked again: now the nodes' clocks are known.
+func (t *tally) mayBeginWaits() bool {
+	return t.quorum.clocks.known(t.quorum.need) && slices.ContainsFunc(t.errs, func(err error) bool {
+		no, ok := errors.AsType[*notVoting](err)
+		return ok && no.idle
+	})
 }
 
 // result returns the result of the round.
 func (t *tally) result() (store.Grant, error) {
 	need := t.quorum.need
-	if fence, n := t.favourite(); n >= need {
-		g := store.Grant{State: store.Granted, Fence: fence}
-		for i, p := range t.polls {
-			if t.voteCounts(i) && p.Fence == fence {
-				g.FenceCount = t.shorterBlock(g.FenceCount, i)
-			}
-		}
-		return g, nil
+	if fence, n := most(t, t.granted, func(p *poll) uint64 { return p.Fence }); n >= need {
+		block := t.shortestBlock(func(i int) bool { return t.granted(i) && t.polls[i].Fence == fence })
+		return store.Grant{State: store.Granted, Fence: fence, FenceCount: block}, nil
 	}
 	if g, ok := t.finalAnswer(); ok {
 		return g, nil
@@ -249,11 +201,8 @@ func (t *tally) result() (store.Grant, error) {
 	return t.busyGrant(), nil
 }
 
-// isBusy reports whether node i has voted for another token.
-func (t *tally) isBusy(i int) bool { return t.usable(i) && t.polls[i].State == store.Busy }
-
-// busyGrant returns the answer for a key that another token holds: the holder, the time that is
-// left, and the place in the queue.
+// busyGrant returns the answer for a key that another token holds: the holder, and the time that is
+// left.
 func (t *tally) busyGrant() store.Grant {
 	g := store.Grant{State: store.Busy}
 	if t.isSplit() {
@@ -262,33 +211,17 @@ func (t *tally) busyGrant() store.Grant {
 	}
 	holder, _ := t.rival()
 	var lefts []time.Duration
-	replied := 0
 	for i, p := range t.polls {
-		if !t.usable(i) || p.State != store.Busy {
+		if !t.isBusy(i) {
 			continue
 		}
-		if p.NotListening {
-			replied--
-		} else {
-			replied++
-		}
-		lefts = append(lefts, p.Holder.Left)
-		if p.Place > 0 && (g.Place == 0 || p.Place < g.Place) {
-			g.Place = p.Place
-		}
-		if p.holder == holder && g.Holder == (store.Holder{}) {
+		if lefts = append(lefts, p.Holder.Left); p.holder == holder && g.Holder == (store.Holder{}) {
 			g.Holder = p.Holder
 		}
 	}
-	g.NotListening = replied < 0
 	// The key is free when so many of these leases have expired that the remaining leases are no
 	// quorum.
-	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.voteCounts))
-	if t.maySplit() {
-		// The caller must ask again as if it were in no queue, because a node that takes its vote
-		// back notifies no waiter.
-		g.Place = 0
-	}
+	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.granted))
 	return g
 }
 
@@ -316,8 +249,6 @@ func (t *tally) failure() error {
 			err = errSilent
 		case err == nil && !t.usable(i):
 			err = errClockOff(t.quorum.clocks.deviation(i))
-		case err == nil && t.granted(i) && !t.voteCounts(i):
-			err = errOtherVotes
 		case err == nil:
 			continue
 		}
@@ -328,11 +259,7 @@ func (t *tally) failure() error {
 			forGood++
 		}
 	}
-	err := error(&quorumError{
-		summary:    fmt.Sprintf("%d of %d nodes answered, %d must agree", t.count(t.usable), len(t.polls), t.quorum.need),
-		nodes:      all,
-		retryAfter: t.retryAfter,
-	})
+	err := error(t.quorum.newError(fmt.Sprintf("%d of %d nodes answered, %d must agree", t.count(t.usable), len(t.polls), t.quorum.need), all))
 	if unclear > 0 {
 		return err
 	}

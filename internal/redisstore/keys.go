@@ -18,13 +18,8 @@ const (
 	tombstonePrefix = store.ReservedPrefix + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.OnceFor marks the work as done
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
-	// The key latchkit:w:{tag}:L has the token of the waiter for which a node of a quorum keeps
-	// its vote.
-	wakePrefix = store.ReservedPrefix + "w:{"
-	NodeKey    = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
-	// BegunKey is a hash of the times when nodes of a quorum began to wait, by a server's clock.
-	BegunKey    = store.ReservedPrefix + "begun"
-	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
+	NodeKey         = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
+	inboxPrefix     = store.ReservedPrefix + "i:" // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
 	// latchkit:s:{tag of the slot}:random is the sharded channel on which an Engine receives
 	// messages on a cluster.
 	shardPrefix = store.ReservedPrefix + "s:"
@@ -58,10 +53,6 @@ func queueAndTombstone(l, token string) (queue, tombstone string) {
 	n := len(queuePrefix) + len(tag) + len("}:") + len(l)
 	return both[:n], both[n:]
 }
-
-// WakeKey returns the key of the wake mark for the lease l. The mark has the token of the waiter
-// for which a node of a quorum keeps its vote.
-func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l }
 
 // DoneKey returns the key of the done mark for the lease l.
 func DoneKey(l string) string { return donePrefix + store.HashTag(l) + "}:" + l }

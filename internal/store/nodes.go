@@ -8,23 +8,14 @@ import (
 type NodeState string
 
 const (
-	// NodeUnknown: the node was not asked yet.
-	NodeUnknown NodeState = "unknown"
 	// NodeVotes: the node votes.
 	NodeVotes NodeState = "votes"
-	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. The
-	// node votes when it has received the change.
-	NodeBehind NodeState = "behind"
 	// NodeJoins: the node may have forgotten some of its leases. The node votes when all leases
 	// that it may have forgotten are over.
 	NodeJoins NodeState = "joins"
-	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
-	NodeForms NodeState = "forms"
-	// NodeClock: the node's clock is wrong, or has stepped.
+	// NodeClock: the node's clock is wrong, or was wrong.
 	NodeClock NodeState = "clock"
-	// NodeReplaced: another server has taken the node's seat.
-	NodeReplaced NodeState = "replaced"
-	// NodeStranger: the node belongs to another list of nodes.
+	// NodeStranger: the node was used with another number of nodes, or another longest TTL.
 	NodeStranger NodeState = "stranger"
 	// NodeTwice: another node of the list is the same server.
 	NodeTwice NodeState = "twice"

@@ -1,9 +1,10 @@
 -- confirm.lua: raise a vote to the fence, and the block, that a quorum agreed on. Never lower it.
 --
 -- KEYS: lease L · fence counter C · marker N of the node
--- ARGV: text of N that the client has read · token · the fence that this node has granted the token
---       · the fence of the quorum · the last fence of the quorum's block
--- returns: "1"; "0" when the token's vote is gone or was granted anew, or when N has changed
+-- ARGV: settings of the quorum · token · the fence that this node has granted the token · the fence
+--       of the quorum · the last fence of the quorum's block
+-- returns: "1"; "0" when the token's vote is gone or was granted anew, or when the node does not
+--          vote
 -- idempotent: a second execution finds that the counter is large enough and that L has the fence,
 --   so it writes nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and a replica answers
@@ -13,9 +14,10 @@
 -- since the grant. If the lease ran out and a late repetition of the acquire got a new one, the new
 -- lease must not get the old fence.
 local lease = redis.call('GETEX', KEYS[1])
+local clock = redis.call('TIME')
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
-if granted ~= ARGV[3] or token ~= ARGV[2] or tonumber(ARGV[4]) < tonumber(fence) or redis.call('GET', KEYS[3]) ~= ARGV[1] or
-  not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
+if granted ~= ARGV[3] or token ~= ARGV[2] or tonumber(ARGV[4]) < tonumber(fence) or
+  not votes(redis.call('GET', KEYS[3]), ARGV[1], clock[1] .. string.sub('00000' .. clock[2], -6)) then
   return '0'
 end
 if (tonumber(redis.call('GET', KEYS[2]) or '0') or 0) < tonumber(ARGV[5]) then

@@ -41,7 +41,8 @@ func undocumented(v *verdict) (n int) {
 const (
 	// These are the rules in the texts of the scripts.
 	compareToken = "local ours = type(lease) == 'string' and string.find(lease, ARGV[1] .. ':', 1, true) == 1"
-	standing     = "if found[5] ~= ARGV[1] or\n  not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then"
+	standing     = "local known = votes(marker, ARGV[1], stamp)"
+	remembers    = "local known = true\nmarker = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') .. string.rep('0', 40)"
 	tombstone    = "redis.call('SET', KEYS[4], 'undone', 'PX', undo)"
 )
 
@@ -50,7 +51,7 @@ const (
 var controls = []control{
 	{"no fence is checked", round{Topology: oneServer, Kind: kindExclusive, Unfenced: true, LongHold: true, Only: []string{workerStopped}}, lostUpdates, true},
 	{"no token is compared", round{Topology: oneServer, Kind: kindExclusive, Patch: [2]string{compareToken, "local ours = type(lease) == 'string'"}, LongHold: true, Only: []string{workerStopped, "requests delayed"}}, undocumented, true},
-	{"no quarantine", round{Topology: quorum3, Kind: kindExclusive, Patch: [2]string{standing, "if false then"}, LongHold: true, Only: []string{twoRestarts}}, undocumented, true},
+	{"no quarantine", round{Topology: quorum3, Kind: kindExclusive, Patch: [2]string{standing, remembers}, LongHold: true, Only: []string{twoRestarts}}, undocumented, true},
 	{"redsync", round{Topology: oneServer, Kind: kindExclusive, Library: "redsync", Unfenced: true, LongHold: true, Only: []string{workerStopped}}, lostUpdates, false},
 	{"redislock", round{Topology: oneServer, Kind: kindExclusive, Library: "redislock", Unfenced: true, LongHold: true, Only: []string{workerStopped}}, lostUpdates, false},
 	{"rueidislock", round{Topology: oneServer, Kind: kindExclusive, Library: "rueidislock", Unfenced: true, LongHold: true, Only: []string{workerStopped}}, lostUpdates, false},

@@ -49,7 +49,6 @@ const (
 	restartBlank    = "restart without data"
 	restartWithData = "restart with all data"
 	rollingRestart  = "rolling restart"
-	nodeReplaced    = "node replaced"
 )
 
 // nemeses are all faults. Their names are those of docs/faults.md.
@@ -175,15 +174,6 @@ var nemeses = []nemesis{
 		}
 		return nil
 	}},
-	{name: nodeReplaced, on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: onServers(func(w *world, s *redistest.Server) func() {
-		s.Restart()
-		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
-		defer cancel()
-		if _, err := locker.ReplaceNode(ctx, w.nodes(), quorumOptions...); err != nil {
-			w.Logf("ReplaceNode: %v", err)
-		}
-		return nil
-	})},
 }
 
 func (w *world) sleep(d time.Duration) {

@@ -156,7 +156,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		if n := nodesOf[res.Round.Topology]; n > 0 {
 			twice += len(res.Verdict.Overlaps)
 			// A fault hits a minority of the nodes, but a rolling restart hits all.
-			for name, hit := range map[string]int{restartBlank: n / 2, restartWithData: n / 2, nodeReplaced: n / 2, rollingRestart: n} {
+			for name, hit := range map[string]int{restartBlank: n / 2, restartWithData: n, rollingRestart: n} {
 				if s := res.Faults[name]; s != nil {
 					restarts += s.Injected * hit
 				}

@@ -404,7 +404,7 @@ func (w *world) leftovers() (left []string) {
 			for keys := c.Scan(ctx, 0, "*", 1000).Iterator(); keys.Next(ctx); {
 				key := keys.Val()
 				lease := strings.HasPrefix(key, "chaos:") || strings.HasPrefix(key, "stripe:")
-				if strings.HasPrefix(key, "latchkit:f:") || key == "latchkit:node" || key == "latchkit:begun" {
+				if strings.HasPrefix(key, "latchkit:f:") || key == "latchkit:node" {
 					continue
 				}
 				if ttl := c.TTL(ctx, key).Val(); lease || ttl == -1 {

@@ -1,22 +1,19 @@
 package quorum
 
 // client acquires the key, holds it for a while, and releases it, again and again. Sometimes it
-// dies before the release. Then it continues as a new client, and its old votes stay at the
-// nodes.
+// dies before the release, and continues as a new client. Its old votes stay at the nodes.
 type client struct {
-	world  *world
-	index  int
-	offset int64 // how far the client's clock is ahead of true time
+	world *world
+	index int
+	ttl   int64
 
 	phase       phase
 	token       int
-	askedAt     int64 // when the client asked for the first vote
+	askedAt     int64
 	fenceBefore int64 // the largest fence of all grants when the client sent its first request
-	hint        int64
 	votes       []vote
-
-	fence, block int64
-	deadline     int64
+	fence       int64
+	deadline    int64
 }
 
 type phase uint8
@@ -28,20 +25,19 @@ const (
 	holding
 )
 
-// vote is the vote that one node has given to the client.
+// vote is what a client knows of one node's vote.
 type vote struct {
 	granted bool
 	counts  bool // the node has voted for the client's fence, or has confirmed it
+	open    bool // a request has no answer, so it may still arrive
 	minted  int64
 	fence   int64
-	block   int64
-	tenancy int
+	id      int // the server
 }
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one step that the client takes by itself, without a message: it asks, repeats a
-// call, gives up, or dies.
+// act makes one step that the client takes by itself, without a message.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -50,23 +46,18 @@ func (c *client) act() {
 		c.phase = idle
 	case c.phase == idle:
 		c.begin()
-	case c.phase == holding && (chance < 200 || w.now >= c.deadline):
+	case c.phase == holding && (chance < 200 || w.now >= c.deadline), c.phase != holding && chance < 60:
 		c.giveUp()
-	case c.phase != holding && chance < 60:
-		c.giveUp()
-	case c.phase != holding && chance < 160: // the client repeats a call
-		c.ask(w.rng.IntN(w.Nodes))
 	}
 }
 
 func (c *client) begin() {
 	w := c.world
 	w.tokens++
-	c.phase, c.token, c.askedAt, c.fenceBefore = asking, w.tokens, w.now, w.highest
-	c.hint = w.now + c.offset
-	c.votes = make([]vote, w.Nodes)
+	c.phase, c.token, c.askedAt, c.fenceBefore, c.votes = asking, w.tokens, w.now, w.highest, make([]vote, w.Nodes)
 	for i := range w.nodes {
-		c.ask(i)
+		c.votes[i].open = true
+		c.send(message{kind: voting, node: i, hint: w.now})
 	}
 }
 
@@ -75,28 +66,27 @@ func (c *client) send(m message) {
 	c.world.mail = append(c.world.mail, m)
 }
 
-func (c *client) ask(node int) {
-	c.send(message{kind: voting, node: node, hint: c.hint, block: c.world.Block})
-}
-
+// giveUp releases the token. The release of a vote that is open leaves a tombstone.
 func (c *client) giveUp() {
-	for i := range c.votes {
-		c.send(message{kind: releasing, node: i})
+	for i, v := range c.votes {
+		c.send(message{kind: releasing, node: i, tombstone: v.open && c.world.Without != Tombstone})
 	}
 	c.phase = idle
 }
 
 // onReply handles m, the reply of a node.
 func (c *client) onReply(m message) {
-	if m.token != c.token || !m.yes {
+	if m.token != c.token {
 		return
 	}
 	v := &c.votes[m.node]
+	if m.kind == voting {
+		v.open = false
+	}
 	switch {
+	case !m.yes:
 	case m.kind == voting && c.phase == asking:
-		if !v.granted {
-			*v = vote{granted: true, minted: m.minted, fence: m.fence, block: m.block, tenancy: m.tenancy}
-		}
+		*v = vote{granted: true, minted: m.minted, fence: m.fence, id: m.id}
 		c.tally()
 	case m.kind == confirming && c.phase == agreeing && m.fence == c.fence:
 		v.counts = true
@@ -104,84 +94,49 @@ func (c *client) onReply(m message) {
 	}
 }
 
-// tally counts the votes. If enough nodes have voted, it chooses the fence: the fence of a
-// majority, or else the largest fence.
+// count returns the number of servers whose votes cond chooses. Two answers of one server are one
+// vote.
+func (c *client) count(cond func(v vote) bool) int {
+	servers := make(map[int]bool)
+	for _, v := range c.votes {
+		if v.granted && cond(v) {
+			servers[v.id] = true
+		}
+	}
+	return len(servers)
+}
+
+// tally counts the votes. When enough nodes have voted, the fence is the largest of them, and the
+// other nodes must confirm it.
 func (c *client) tally() {
 	w := c.world
-	given, most := 0, int64(0)
-	for _, v := range c.votes {
-		if v.granted {
-			given++
-			most = max(most, v.fence)
-		}
-	}
-	if given < w.need() {
+	if c.count(func(vote) bool { return true }) < w.need() {
 		return
 	}
-	for _, candidate := range c.votes {
-		if same := c.count(candidate.fence); candidate.granted && same >= w.need() {
-			w.OneRound++
-			c.propose(candidate.fence, true)
-			c.takeIfAgreed()
-			return
+	c.phase, c.fence = agreeing, 0
+	for _, v := range c.votes {
+		if v.granted {
+			c.fence = max(c.fence, v.fence)
 		}
 	}
-	c.propose(most, w.Without == Confirm)
-	if w.Without == Confirm {
-		for i := range c.votes {
-			c.votes[i].counts = c.votes[i].granted
+	for i := range c.votes {
+		v := &c.votes[i]
+		if v.counts = v.granted && (v.fence == c.fence || w.Without == Raise); v.granted && !v.counts {
+			c.send(message{kind: confirming, node: i, minted: v.minted, fence: c.fence})
 		}
 	}
 	c.takeIfAgreed()
 }
 
-func (c *client) count(fence int64) (n int) {
-	for _, v := range c.votes {
-		if v.granted && v.fence == fence {
-			n++
-		}
-	}
-	return n
-}
-
-// propose sets the fence of the lease, and its block: the shortest block among the votes, or,
-// if onlySame is true, among the votes with this fence. It asks the nodes with other fences to
-// confirm this fence.
-func (c *client) propose(fence int64, onlySame bool) {
-	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
-	for i := range c.votes {
-		v := &c.votes[i]
-		if v.counts = v.granted && v.fence == fence; v.granted && (v.counts || !onlySame) {
-			c.block = min(c.block, v.block)
-		}
-	}
-	for i, v := range c.votes {
-		if v.granted && !v.counts && !onlySame {
-			c.send(message{kind: confirming, node: i, minted: v.minted, fence: fence, block: c.block})
-		}
-	}
-}
-
-// takeIfAgreed takes the lease if enough nodes have confirmed the fence, and the lease has not
-// expired yet.
+// takeIfAgreed takes the lease if enough nodes have the fence, and the lease has not expired yet.
 func (c *client) takeIfAgreed() {
-	w, standing := c.world, 0
-	for _, v := range c.votes {
-		if v.counts {
-			standing++
-		}
-	}
-	if standing < w.need() {
+	if c.count(func(v vote) bool { return v.counts }) < c.world.need() {
 		return
 	}
-	since := c.askedAt
-	if w.Without == Sent {
-		since = w.now
-	}
-	if c.deadline = since + w.TTL - 1; w.now >= c.deadline {
+	if c.deadline = c.askedAt + c.ttl - 1; c.world.now >= c.deadline {
 		c.giveUp()
 		return
 	}
 	c.phase = holding
-	w.granted(c)
+	c.world.granted(c)
 }

@@ -224,8 +224,20 @@ func (q *quorum) reason(v *view, settings string) *notVoting {
 	return nil
 }
 
+// settingsLike returns the settings of the marker with the given text if only its longest TTL is
+// another. Otherwise it returns the settings of the quorum.
+func (q *quorum) settingsLike(text string) string {
+	m, ok := parseMarker(text)
+	of, _, _ := strings.Cut(m.settings, "/")
+	if own, _, _ := strings.Cut(q.settings, "/"); ok && of == own {
+		return m.settings
+	}
+	return q.settings
+}
+
 // Nodes looks at all nodes, and returns the state of each. It changes nothing. Of a Redis Cluster
-// it shows the slot that this process has used last.
+// it shows the slot that this process has used last. To a process that only looks, and was not told
+// the longest TTL, that of the markers is right.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 	views := askAll(q, func(n *node) (view, error) {
 		marker := n.single.marker
@@ -243,7 +255,11 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 			all[i].State, all[i].Reason = store.NodeUnreachable, err.Error()
 			continue
 		}
-		no := q.reason(v, q.settings)
+		settings := q.settings
+		if !q.asks.Load() {
+			settings = q.settingsLike(v.text)
+		}
+		no := q.reason(v, settings)
 		if off := q.clocks.deviation(i); off > q.skew {
 			no, _ = errors.AsType[*notVoting](errClockOff(off))
 		}
