@@ -31,9 +31,17 @@ func askUntil[T any](q *quorum, ask func(n *node) (T, error), decided func([]ans
 	return all
 }
 
-// askAll asks all nodes, and returns the answers by node.
+// askAll asks all nodes, and returns the answers by node. It waits for unresponsive nodes too.
 func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
-	return askUntil(q, ask, func([]answer[T]) bool { return false })
+	all, ended := make([]answer[T], len(q.nodes)), make(chan struct{})
+	g := &gather[T]{quorum: q, patient: true, decided: func() bool { return false }, end: func() { close(ended) }}
+	g.take = func(n *node, v T, err error) { all[n.index] = answer[T]{v, err} }
+	g.start(q.allNodes(), async(ask))
+	<-ended
+	for n := range q.eachNode(g.open) {
+		all[n.index].err = errSilent
+	}
+	return all
 }
 
 // keyState is the state of a key as one node shows it, or as several nodes show it together.

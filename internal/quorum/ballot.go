@@ -40,7 +40,7 @@ type ballot struct {
 	releasing  bool              // the token is being released
 	proposed   uint64            // the fence that the round proposes to the nodes
 	proposedAt time.Time         // when this fence was first proposed
-	forgetAt   time.Time         // the time after which no node has a trace of the token
+	forgetAt   time.Time         // the time after which the ballot may be dropped: then the release goes to all nodes
 }
 
 // ballots has the ballots of the tokens in use.
@@ -80,7 +80,7 @@ func (bs *ballots) enter(c store.Claim, life time.Duration) (b *ballot, ok bool)
 		return b, false
 	}
 	b.claim, b.life, b.busy = c, life, true
-	b.prolong(now, c.TTL)
+	b.forgetAt = now.Add(max(c.TTL, time.Minute) + calls.QueueLife)
 	return b, true
 }
 
@@ -104,26 +104,6 @@ func (b *ballot) undone() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.forgetAt = time.Now().Add(calls.Timeout)
-}
-
-// prolong makes the ballots of the renewed leases cs live longer.
-func (bs *ballots) prolong(cs []store.Claim) {
-	now := time.Now()
-	for _, c := range cs {
-		if b := bs.get(c.Owner); b != nil {
-			b.mu.Lock()
-			b.prolong(now, c.TTL)
-			b.mu.Unlock()
-		}
-	}
-}
-
-// prolong keeps the ballot as long as a release of the token can have an effect, if its lease has
-// ttl from now. The caller holds b.mu.
-func (b *ballot) prolong(now time.Time, ttl time.Duration) {
-	if forgetAt := now.Add(max(ttl, time.Minute) + calls.QueueLife); forgetAt.After(b.forgetAt) {
-		b.forgetAt = forgetAt
-	}
 }
 
 // proposalLife is how long repetitions of an acquire propose the same fence. During this time, a

@@ -19,13 +19,14 @@ func (s nodes) minus(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int        { return bits.OnesCount32(uint32(s)) }
 
 // gather is one step that is under way on several nodes at once. The goroutine that brings an
-// answer takes it. If an answer comes after the end of the step, only the call to that node handles
-// it.
+// answer takes it.
 type gather[T any] struct {
 	quorum  *quorum
 	take    func(n *node, v T, err error) // takes one answer; the calls come one after the other
 	decided func() bool                   // reports whether further answers change nothing
 	end     func()                        // called once at the end, on any goroutine; it must not wait
+	late    func(n *node, err error)      // called for each answer that comes after the end; may be nil
+	patient bool                          // also unresponsive nodes are waited for
 
 	timer *time.Timer
 	mu    sync.Mutex
@@ -46,34 +47,38 @@ func (g *gather[T]) start(targets nodes, call func(n *node, onAnswer func(T, err
 	}
 	g.quorum.active.Add(1)
 	g.mu.Lock() // the step's time may be over before g.timer is set
-	g.timer = time.AfterFunc(g.quorum.patience, func() { g.advance(true, func() {}) })
+	g.timer = time.AfterFunc(g.quorum.patience, func() { g.advance(true, nil) })
 	g.mu.Unlock()
 	for n := range g.quorum.eachNode(targets) {
 		call(n, func(v T, err error) {
 			n.recordEnd(err)
-			g.advance(false, func() {
+			if !g.advance(false, func() {
 				g.open = g.open.minus(n.index)
 				g.take(n, v, err)
-			})
+			}) && g.late != nil {
+				g.late(n, err)
+			}
 		})
 	}
-	g.advance(false, func() {}) // a step on no nodes gets no answer
+	g.advance(false, nil) // a step on no nodes gets no answer
 }
 
-// advance does the given change, unless the step has ended, and ends the step if it is decided. The
-// parameter late is true when the step's time is over.
-func (g *gather[T]) advance(late bool, change func()) {
+// advance does the given change, and ends the step if it is decided. It returns false if the step
+// has ended before. The parameter late is true when the step's time is over.
+func (g *gather[T]) advance(late bool, change func()) bool {
 	g.mu.Lock()
 	if g.ended {
 		g.mu.Unlock()
-		return
+		return false
 	}
-	change()
-	g.ended = g.open == 0 || late || g.decided() || g.isHopeless()
+	if change != nil {
+		change()
+	}
+	g.ended = g.open == 0 || late || g.decided() || !g.patient && g.isHopeless()
 	ended := g.ended
 	g.mu.Unlock()
 	if !ended {
-		return
+		return true
 	}
 	for n := range g.quorum.eachNode(g.open) {
 		if late {
@@ -83,6 +88,7 @@ func (g *gather[T]) advance(late bool, change func()) {
 	g.timer.Stop()
 	g.quorum.active.Add(-1)
 	g.end()
+	return true
 }
 
 // isHopeless reports whether the responsive nodes are a quorum and all of them have answered, so

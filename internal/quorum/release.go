@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
@@ -18,7 +19,6 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 	if b != nil {
 		p = b.markReleasing(c)
 	}
-	unconfirmed := new(leftovers)
 	withTombstone := c
 	withTombstone.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 	claim := func(n *node) *store.Claim {
@@ -27,6 +27,15 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 		}
 		return &c
 	}
+	// When the release is decided, the nodes that have not confirmed it get it once more. If it stays
+	// undecided, the Engine repeats the whole release.
+	failed := make(map[*node]error)
+	var decided atomic.Bool
+	repeat := func(n *node, err error) {
+		if no, ok := errors.AsType[*store.Refusal](err); err != nil && (!ok || no.Temporary || no.UntilRepaired) && decided.Load() {
+			n.repeatRelease(*claim(n))
+		}
+	}
 	t := &releaseTally{quorum: q, notHeld: len(q.nodes) - (p.atOnce | p.later).count()}
 	for n := range q.eachNode(p.later) {
 		t.record(n, store.Grant{}, errUnderWay)
@@ -34,15 +43,22 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 	for n := range q.eachNode(p.atOnce) {
 		if q.lags(n) {
 			p.atOnce = p.atOnce.minus(n.index)
-			unconfirmed.add(n, *claim(n), errLags)
+			failed[n] = errLags
 			t.record(n, store.Grant{}, errLags)
 		}
 	}
-	g := &gather[store.Grant]{quorum: q, take: t.record, decided: t.decided}
+	g := &gather[store.Grant]{quorum: q, decided: t.decided, late: repeat, take: func(n *node, g store.Grant, err error) {
+		if t.record(n, g, err); err != nil {
+			failed[n] = err
+		}
+	}}
 	g.end = func() {
 		answer, err := t.result(g.open)
 		if err == nil {
-			unconfirmed.repeatAll()
+			decided.Store(true)
+			for n, err := range failed {
+				repeat(n, err)
+			}
 			if b != nil && c.TombstoneTTL > 0 {
 				b.undone()
 			} else {
@@ -53,53 +69,16 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 	}
 	var shared [2]*redisstore.Call // the words of each call are made once
 	g.start(p.atOnce, func(n *node, onAnswer func(store.Grant, error)) {
-		i, of := 0, claim(n)
-		if of != &c {
+		i := 0
+		if p.tombstones.has(n.index) {
 			i = 1
 		}
 		if shared[i] == nil {
-			shared[i] = releaseCall(of, releaseArgs{})
+			shared[i] = releaseCall(claim(n), releaseArgs{})
 		}
 		call := shared[i].Again()
-		startRelease(ctx, n.links, &call, link.Release, func(g store.Grant, err error) {
-			if err != nil {
-				unconfirmed.add(n, *of, err)
-			}
-			onAnswer(g, err)
-		})
+		startRelease(ctx, n.links, &call, link.Release, onAnswer)
 	})
-}
-
-// leftovers are the nodes that have not confirmed a release. When the release is decided, they get
-// it once more. If the release stays undecided, the Engine repeats the whole release.
-type leftovers struct {
-	mu      sync.Mutex
-	decided bool
-	repeats []func()
-}
-
-// add records that node n has not confirmed the release of the claim c, because of the error
-// err.
-func (l *leftovers) add(n *node, c store.Claim, err error) {
-	if no, ok := errors.AsType[*store.Refusal](err); ok && !no.Temporary && !no.UntilRepaired {
-		return // a node that refuses permanently keeps the lease until the lease expires
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.repeats = append(l.repeats, func() { n.repeatRelease(c) }); l.decided {
-		n.repeatRelease(c)
-	}
-}
-
-// repeatAll sends the release again to the nodes that have not confirmed it, and from then on to
-// each node that add records.
-func (l *leftovers) repeatAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.decided = true
-	for _, repeat := range l.repeats {
-		repeat()
-	}
 }
 
 // releaseTally counts the answers to a release or a renewal. For a renewal, Released means that the
@@ -169,7 +148,6 @@ func (t *releaseTally) result(open nodes) (store.Grant, error) {
 // lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
-	q.ballots.prolong(cs)
 	slotted := false
 	for _, n := range q.nodes {
 		slotted = slotted || n.cluster

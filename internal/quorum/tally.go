@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -137,28 +136,12 @@ func (t *tally) mayBeDone() bool {
 
 // decided reports whether no further answer can change the result.
 func (t *tally) decided() bool {
-	if t.enough() {
-		return true
-	}
-	if _, n := t.rival(); n >= t.quorum.need && (t.endsAgree() || t.replied.count() == len(t.polls)) {
+	if _, n := t.rival(); t.enough() || n >= t.quorum.need {
 		return true
 	}
 	open := len(t.polls) - t.replied.count()
 	_, final := t.finalAnswer()
 	return final && t.count(t.granted)+open < t.quorum.need
-}
-
-// endsAgree reports whether the holder's lease ends at about the same time at all nodes that have
-// answered. If the times differ, a renewal or a release is under way. In this state, the answers of
-// the other nodes will show when the key is free.
-func (t *tally) endsAgree() bool {
-	first, last := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
-	for i, p := range t.polls {
-		if t.isBusy(i) {
-			first, last = min(first, p.Holder.Left), max(last, p.Holder.Left)
-		}
-	}
-	return last-first < 100*time.Millisecond
 }
 
 // isSplit reports whether the votes are split among contenders so that no contender can have a

@@ -88,7 +88,6 @@ func TestWhenAnswersDecide(t *testing.T) {
 		{true, []string{"g5", "g5", ""}},
 		{true, []string{"g5", "g6", ""}}, // enough nodes have voted, and they must then agree on the fence
 		{true, []string{"x", "x", ""}},
-		{false, []string{"x", "x+", ""}}, // the ends of the leases differ, so a renewal or a release is under way
 		{true, []string{"x", "x+", "x"}},
 		{true, []string{"x", "u", ""}},
 		{false, []string{"g5", "", ""}},
