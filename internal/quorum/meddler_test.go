@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,6 +171,48 @@ func TestATokenHasOneAcquireAtATime(t *testing.T) {
 	if again, err := s.Acquire(t.Context(), claim); err != nil || again.State != store.Granted || again.Fence != g.Fence {
 		t.Errorf("afterwards: %+v, %v, want the fence %d", again, err, g.Fence)
 	}
+	if _, err := s.Release(t.Context(), claim); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lost round gives its vote back. Until the node has confirmed this, it is not asked again: the late
+// withdrawal could take a vote that counts.
+func TestANodeIsNotAskedBeforeItHasConfirmed(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	s := quorumStore(cs, nodeTimeout)
+	checkSettled(t, s)
+	for _, m := range ms[:2] {
+		m.Set(t.Context(), "a", "another program", time.Minute)
+	}
+	withdrawn, gate := make(chan struct{}, 10), make(chan struct{})
+	var votes atomic.Int32
+	ms[2].setMeddle(func(script string, run func() error) error {
+		switch script {
+		case "vote":
+			votes.Add(1)
+		case "release":
+			withdrawn <- struct{}{}
+			<-gate
+		}
+		return run()
+	})
+	claim := claimOn("a")
+	ask := func() {
+		t.Helper()
+		if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
+			t.Fatal(g.State, err)
+		}
+	}
+	ask()
+	<-withdrawn
+	ask()
+	if n := votes.Load(); n != 1 {
+		t.Errorf("the node was asked %d times before it has confirmed the withdrawal", n)
+	}
+	close(gate)
+	eventually(t, "it is asked again", func() bool { ask(); return votes.Load() > 1 })
 	if _, err := s.Release(t.Context(), claim); err != nil {
 		t.Error(err)
 	}

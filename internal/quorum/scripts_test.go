@@ -216,6 +216,22 @@ func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	}
 }
 
+// An operator's change counts only for the server and the marker that the operator has seen. A
+// repetition of the change is no failure.
+func TestAMarkerIsChangedOnlyAsItWasSeen(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, redistest.Start(t).Client(t))
+	seen, want := b.c.Get(t.Context(), redisstore.NodeKey).Val(), marker{b.id, alwaysSince, "3/90000"}.String()
+	for _, c := range []struct{ id, seen, answer string }{
+		{strings.Repeat("0", 40), seen, "0"}, {b.id, "", "0"}, {b.id, want + "0", "0"}, {b.id, seen, "1"}, {b.id, seen, "1"},
+	} {
+		answer, err := b.c.Eval(t.Context(), markScript.Text, []string{redisstore.NodeKey}, c.id, c.seen, want).Text()
+		if text := b.c.Get(t.Context(), redisstore.NodeKey).Val(); err != nil || answer != c.answer || (text == want) != (c.answer == "1") {
+			t.Errorf("%+v: %q, %v, and the marker is %q", c, answer, err, text)
+		}
+	}
+}
+
 // A node that forgot its data also waits until its lost fences are in the past. Its counter may
 // have been ahead of the clock by several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
