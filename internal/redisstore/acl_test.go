@@ -143,7 +143,7 @@ func TestEachDocumentedRightIsNeeded(t *testing.T) {
 func refusals(t *testing.T, user []any, change ...any) (refused int) {
 	t.Helper()
 	var admins []*redis.Client
-	var nodes []locker.Client
+	var nodes, asAdmin []locker.Client
 	for range 3 {
 		server := redistest.Start(t)
 		admin := server.Client(t)
@@ -152,12 +152,12 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 		}
 		client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret", MaxRetries: -1})
 		t.Cleanup(func() { _ = client.Close() })
-		admins, nodes = append(admins, admin), append(nodes, client)
+		admins, nodes, asAdmin = append(admins, admin), append(nodes, client), append(asAdmin, admin)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	quick := []locker.QuorumOption{locker.WithMaxTTL(30 * time.Second)}
-	_ = locker.EnrollRedlock(ctx, nodes, quick...)
+	_ = locker.EnrollRedlock(ctx, asAdmin, quick...) // an operator does this, who may scan
 	for _, open := range []func() (*locker.Engine, error){
 		func() (*locker.Engine, error) {
 			return locker.Open("redis://locks:secret@" + nodes[0].(*redis.Client).Options().Addr)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
 )
 
 // nemesis is a kind of fault.
