@@ -227,7 +227,11 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 			first := <-one.asks(t, "a")
 			b := two.asks(t, "b")
 			if name == "quorum" { // there is no queue
-				await(t, "the waiter waits", func() bool { return strings.Contains(strings.Join(two.measured(t), "\n"), "waiter.active: 1") })
+				await(t, "the waiter waits", func() bool {
+					return slices.ContainsFunc(two.measured(t), func(line string) bool {
+						return strings.HasPrefix(line, "waiter.active") && strings.HasSuffix(line, ": 1")
+					})
+				})
 			} else {
 				one.inQueue(t, 1)
 			}
