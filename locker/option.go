@@ -112,8 +112,8 @@ func (c *config) validate() error {
 func WithTTL(d time.Duration) Option { return anyOption(func(c *config) { c.ttl = d }) }
 
 // WithMaxTTL sets the largest TTL or KeepFor that a Rule may have. Default: 0, no limit. On a
-// quorum the default is 1 minute. The reason is that a node that may have forgotten its leases does
-// not vote until the longest lease is over.
+// quorum the default is 1 minute, and all processes need the same value. The reason is that a node
+// that may have forgotten its leases does not vote until the longest lease is over.
 func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.maxTTL = d }) }
 
 // WithPrefix puts p in front of every key on the server. Default: none, so the lock "a" is the

@@ -126,34 +126,6 @@ func TestWorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	wantErr(t, err, "job", locker.ErrDone)
 }
 
-// When RunAll does not get all keys, it releases the keys that it has. It does not keep these keys
-// for KeepFor, because no work was done.
-func TestARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
-	t.Parallel()
-	for name, open := range map[string]func(*testing.T) *locker.Engine{
-		"one server": func(t *testing.T) *locker.Engine {
-			return newSingle(t, redistest.Shared(t).Client(t), locker.WithPrefix(t.Name()))
-		},
-		"a quorum": func(t *testing.T) *locker.Engine { return redlockOn(t, enrolled(t, 3)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			l := open(t)
-			held := acquire(t, l, locker.Rule{Key: "b"})
-			rules := []locker.Rule{{Key: "a", KeepFor: 30 * time.Second, Wait: time.Second}, {Key: "b", KeepFor: 30 * time.Second, Wait: time.Second}}
-			ran := false
-			work := func(context.Context) error { ran = true; return nil }
-			if err := locker.RunAll(t.Context(), l, rules, work); !errors.Is(err, locker.ErrBusy) {
-				t.Fatal(err)
-			}
-			release(t, held)
-			if err := locker.RunAll(t.Context(), l, rules, work); err != nil || !ran {
-				t.Errorf("all keys are free: %v", err)
-			}
-		})
-	}
-}
-
 // When a wait ends while the client still connects to the nodes, the error names the nodes.
 func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	t.Parallel()

@@ -200,28 +200,6 @@ func (d *deafNode) Process(ctx context.Context, cmd redis.Cmder) error {
 	return d.Client.Process(ctx, cmd)
 }
 
-// The other nodes have made a Complete a success. A node that has missed it gets it again.
-func TestANodeThatMissesACompleteIsFreedSoon(t *testing.T) {
-	servers := enrolled(t, 3)
-	deaf := &deafNode{Client: servers[2].Client(t), sha: scriptSHA("release")}
-	deaf.lose.Store(1)
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), deaf}, nodeTimeout)
-	checkSettled(t, s)
-	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: time.Minute, FenceCount: 1, OnceFor: time.Minute}
-	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
-		t.Fatalf("%v %v", g.State, err)
-	}
-	checkHeldByAll(t, servers, "a")
-	claim.Complete = true
-	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
-		t.Fatalf("%v %v", g.State, err)
-	}
-	eventually(t, "the node that lost the request is free", func() bool { return servers[2].Client(t).Exists(t.Context(), "a").Val() == 0 })
-	if deaf.lose.Load() >= 0 {
-		t.Error("no repetition came")
-	}
-}
-
 // The third vote of a holder comes while an operator revokes the lease, and another node misses the
 // revocation. These two votes must not keep the lease alive.
 func TestAVoteThatComesDuringARevocationKeepsNoLease(t *testing.T) {

@@ -27,7 +27,6 @@ var (
 	newSingle        = locktest.Single
 	eventually       = locktest.Eventually
 	asks             = locktest.Asks
-	inLine           = locktest.Queued
 	through          = locktest.Through
 	scriptsRun       = locktest.ScriptsRun
 	deadNode         = locktest.DeadServer

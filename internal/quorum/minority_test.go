@@ -93,30 +93,6 @@ func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
 	servers[2].Resume()
 }
 
-// One answer to each of these scripts is lost. Whatever the result of the call is, no other caller
-// gets the key while it is held, and the key is free afterwards.
-func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	proxy := chaos.NewProxy(t, servers[0].Addr())
-	cs := clientsOf(t, servers)
-	cs[0] = through(t, servers[0], proxy)
-	l := newRedlock(t, clients(cs))
-	loadScripts(t, cs[0])
-	for _, op := range []locker.Op{locker.OpAcquire, locker.OpRelease, locker.OpRenew} {
-		key := string(op)
-		fault := proxy.LoseReplies(1, quorumCall(op, key))
-		lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Second})
-		first := lease.Expires()
-		eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
-		release(t, lease)
-		fault.Await(t, 1)
-		for _, s := range servers {
-			waitUntilEmpty(t, s)
-		}
-	}
-}
-
 // A server that is down misses releases. Its leases are lost with its data, or will expire, so
 // Close does not wait for it.
 func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {

@@ -7,8 +7,7 @@
 --          vote
 -- idempotent: a second execution finds that the counter is large enough and that L has the fence,
 --   so it writes nothing.
--- first write: GETEX, which changes nothing. A full server accepts it, and a replica answers
---   READONLY.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY.
 --
 -- L must still have the value that was granted. This value proves that L has belonged to the token
 -- since the grant. If the lease ran out and a late repetition of the acquire got a new one, the new

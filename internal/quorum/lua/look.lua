@@ -2,9 +2,8 @@
 --
 -- KEYS: marker N of the node
 -- ARGV: none
--- returns: server-µs identity evicts N, in one string, separated by spaces. identity is "-" when
---          the server does not give it. evicts is "1" when the server may evict keys, otherwise
---          "0". N is left out when it does not exist.
+-- returns: server-µs identity evicts N, in one string. identity is "-" when the server has none.
+--          evicts is "1" when the server may evict keys, otherwise "0". N may be missing.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local memory = redis.call('INFO', 'memory')
