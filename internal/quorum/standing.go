@@ -68,8 +68,8 @@ func (s *standing) mayAsk() (checks bool, err error) {
 	return s.reason != nil || time.Since(s.checkedAt) > s.node.quorum.quarantine(), nil
 }
 
-// record records the end of a request for a vote. The parameter checked is true if the request has
-// looked at the node's policy.
+// record records the end of a request for a vote, or of a look. The parameter checked is true if a
+// request has looked at the node's policy.
 func (s *standing) record(checked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,39 +239,51 @@ func (q *quorum) settingsLike(text string) string {
 // it shows the slot that this process has used last. To a process that only looks, and was not told
 // the longest TTL, that of the markers is right.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
-	views := askAll(q, func(n *node) (view, error) {
-		marker := n.single.marker
-		if s := n.lastUsed.Load(); n.cluster && s != nil {
-			marker = s.marker
-		}
-		return n.look(ctx, marker)
-	})
+	views := askAll(q, func(n *node) (view, error) { return n.look(ctx, n.shown().marker) })
 	all := make([]store.Node, len(q.nodes))
 	servers := make(map[string]int)
 	for i, n := range q.nodes {
-		v := &views[i].value
+		v, err := &views[i].value, views[i].err
 		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes, Offset: q.clocks.offset(i)}
-		if err := views[i].err; err != nil {
+		if err != nil {
 			all[i].State, all[i].Reason = store.NodeUnreachable, err.Error()
-			continue
+		} else {
+			err = q.inPlace(v, i, servers)
 		}
-		settings := q.settings
-		if !q.asks.Load() {
-			settings = q.settingsLike(v.text)
-		}
-		no := q.reason(v, settings)
-		if off := q.clocks.deviation(i); off > q.skew {
-			no, _ = errors.AsType[*notVoting](errClockOff(off))
-		}
-		if other, twice := servers[v.id]; twice {
-			no, _ = errors.AsType[*notVoting](errTwice(other))
-		}
-		servers[v.id] = i
-		if no != nil {
+		if no, ok := errors.AsType[*notVoting](err); ok {
 			all[i].State, all[i].Reason, all[i].Left = no.state, no.text, no.left
 		}
+		n.shown().record(false, err)
 	}
 	return all, ctx.Err()
+}
+
+// inPlace returns why node i, with the view v, does not vote for this process, or nil if it votes.
+// The parameter servers has the nodes before it, by their identities.
+func (q *quorum) inPlace(v *view, i int, servers map[string]int) error {
+	if other, twice := servers[v.id]; twice {
+		return errTwice(other)
+	}
+	servers[v.id] = i
+	if off := q.clocks.deviation(i); off > q.skew {
+		return errClockOff(off)
+	}
+	settings := q.settings
+	if !q.asks.Load() {
+		settings = q.settingsLike(v.text)
+	}
+	if no := q.reason(v, settings); no != nil {
+		return no.refusal()
+	}
+	return nil
+}
+
+// shown returns the standing that Nodes shows: of a Cluster, that of the slot in use.
+func (n *node) shown() *standing {
+	if s := n.lastUsed.Load(); s != nil {
+		return s
+	}
+	return &n.single
 }
 
 // warn reports a change of the node's standing, with the given code and text.
