@@ -11,15 +11,15 @@ import (
 // exactly prefix+key, as in other libraries. The companion keys have L's hash tag, so that they
 // are in L's slot of a cluster.
 const (
-	queuePrefix     = store.ReservedPrefix + "q:{" // latchkit:q:{tag}:L, a sorted set of the waiters
-	readersPrefix   = store.ReservedPrefix + "r:{" // latchkit:r:{tag}:L, a sorted set of the readers
-	permitsPrefix   = store.ReservedPrefix + "p:{" // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
-	usesPrefix      = store.ReservedPrefix + "u:{" // latchkit:u:{tag}:L, a hash with the use of each of these permits
-	tombstonePrefix = store.ReservedPrefix + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
-	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.OnceFor marks the work as done
-	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
+	queuePrefix     = store.ReservedPrefix + "q:{"  // latchkit:q:{tag}:L, a sorted set of the waiters
+	readersPrefix   = store.ReservedPrefix + "r:{"  // latchkit:r:{tag}:L, a sorted set of the readers
+	permitsPrefix   = store.ReservedPrefix + "p:{"  // latchkit:p:{tag}:L, a sorted set of the permits of a semaphore
+	usesPrefix      = store.ReservedPrefix + "u:{"  // latchkit:u:{tag}:L, a hash with the use of each of these permits
+	tombstonePrefix = store.ReservedPrefix + "x:{"  // latchkit:x:{tag}:token, "undone" or "revoked:reason"
+	donePrefix      = store.ReservedPrefix + "d:{"  // latchkit:d:{tag}:L, exists while Rule.OnceFor marks the work as done
+	counterPrefix   = store.ReservedPrefix + "f:{"  // latchkit:f:{tag of the slot}, the fence counter, for ever
 	NodeKey         = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
-	inboxPrefix     = store.ReservedPrefix + "i:" // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
+	inboxPrefix     = store.ReservedPrefix + "i:"   // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
 	// latchkit:s:{tag of the slot}:random is the sharded channel on which an Engine receives
 	// messages on a cluster.
 	shardPrefix = store.ReservedPrefix + "s:"
