@@ -38,9 +38,11 @@ type ballot struct {
 	busy       bool              // an acquire of the token is under way
 	won        bool              // a quorum has granted the token's acquire, so its votes stay until the release
 	releasing  bool              // the token is being released
-	proposed   uint64            // the fence that the round proposes to the nodes
-	proposedAt time.Time         // when this fence was first proposed
-	forgetAt   time.Time         // the time after which the ballot may be dropped: then the release goes to all nodes
+	released   nodes             // nodes that have confirmed a release of the kind releasedAs
+	releasedAs releaseKind
+	proposed   uint64    // the fence that the round proposes to the nodes
+	proposedAt time.Time // when this fence was first proposed
+	forgetAt   time.Time // the time after which the ballot may be dropped: then the release goes to all nodes
 }
 
 // ballots has the ballots of the tokens in use.
@@ -230,19 +232,40 @@ type plannedRelease struct {
 	atOnce     nodes // nodes that get the release at once
 	later      nodes // nodes that get it after their answer to the acquire
 	tombstones nodes // nodes at which the release also sets a tombstone
+	confirmed  nodes // nodes that have confirmed an earlier attempt of the same release, and get no other
 }
+
+// releaseKind is what a release does besides. A node that has confirmed one kind may still need
+// another one, for its tombstone or its done mark.
+type releaseKind struct{ undo, complete bool }
+
+func kindOf(c *store.Claim) releaseKind { return releaseKind{c.TombstoneTTL > 0, c.Complete} }
 
 // markReleasing marks the token as being released, and returns the nodes for the release c. If c is
 // an undo, all nodes that may have a trace of the token get it at once, with a tombstone.
 func (b *ballot) markReleasing(c store.Claim) (p plannedRelease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.releasing = true
-	if c.TombstoneTTL > 0 {
-		traces := b.asking | b.giving | b.holds | b.unclear
-		return plannedRelease{atOnce: traces, tombstones: traces}
+	if b.releasing = true; b.releasedAs != kindOf(&c) {
+		b.released, b.releasedAs = 0, kindOf(&c)
 	}
-	p.later, p.tombstones = b.asking, b.unclear
-	p.atOnce = (b.holds | b.unclear) &^ b.giving &^ p.later
+	p.confirmed = b.released
+	if c.TombstoneTTL > 0 {
+		p.tombstones = b.asking | b.giving | b.holds | b.unclear
+		p.atOnce = p.tombstones &^ p.confirmed
+		return p
+	}
+	p.later, p.tombstones = b.asking&^p.confirmed, b.unclear
+	p.atOnce = (b.holds | b.unclear) &^ b.giving &^ p.later &^ p.confirmed
 	return p
+}
+
+// recordReleased records that node i has confirmed the release c. If the release stays undecided,
+// its repetition counts this node: asked again, the node would answer that the token has no lease.
+func (b *ballot) recordReleased(i int, c *store.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.releasedAs == kindOf(c) {
+		b.released = b.released.plus(i)
+	}
 }

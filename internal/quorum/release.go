@@ -36,7 +36,7 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 			n.repeatRelease(*claim(n))
 		}
 	}
-	t := &releaseTally{quorum: q, notHeld: len(q.nodes) - (p.atOnce | p.later).count()}
+	t := &releaseTally{quorum: q, released: p.confirmed.count(), notHeld: len(q.nodes) - (p.atOnce | p.later | p.confirmed).count()}
 	for n := range q.eachNode(p.later) {
 		t.record(n, store.Grant{}, errUnderWay)
 	}
@@ -77,7 +77,12 @@ func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(
 			shared[i] = releaseCall(claim(n), releaseArgs{})
 		}
 		call := shared[i].Again()
-		startRelease(ctx, n.links, &call, link.Release, onAnswer)
+		startRelease(ctx, n.links, &call, link.Release, func(g store.Grant, err error) {
+			if b != nil && err == nil && g.State == store.Released {
+				b.recordReleased(n.index, &c)
+			}
+			onAnswer(g, err)
+		})
 	})
 }
 
