@@ -219,7 +219,7 @@ func TestAWaiterLearnsWhomItMetWhenItCameFirstToTheQuestion(t *testing.T) {
 				synctest.Wait() // its question is under way
 				second := startWaiting(t, l, locker.Rule{Key: "a", Wait: c.wait})
 				lease := first.awaitGrant(time.Millisecond)
-				time.Sleep(c.held)
+				<-time.After(c.held)
 				if c.wait == 0 {
 					second.cancel()
 				}

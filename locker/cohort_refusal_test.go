@@ -164,13 +164,13 @@ func TestWaitersForAPermitRememberThatTheyWereAnswered(t *testing.T) {
 		next := startWaiting(t, ls[1], rule)
 		rule.Wait = 4025 * time.Millisecond
 		last := startWaiting(t, ls[1], rule) // its wait ends while the next leader asks
-		time.Sleep(4 * time.Second)
+		<-time.After(4 * time.Second)
 		release(t, held)
 		_ = leader.awaitGrant(0)
 		<-last.ended
 		wantErr(t, last.err, "a", locker.ErrBusy)
 		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		store.Fail(locker.OpAcquire, nil)
 		select {
 		case <-next.ended:
@@ -191,13 +191,13 @@ func TestAWaiterThatIsLateForItsTurnFoundTheKeyBusy(t *testing.T) {
 			held := acquire(t, ls[0], locker.Rule{Key: "a"})
 			leader := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
-			time.Sleep(3 * time.Second)
+			<-time.After(3 * time.Second)
 			late := startWaiting(t, ls[1], locker.Rule{Key: "a", Wait: 3 * time.Second})
 			store.Fail(locker.OpAcquire, nil)
-			time.Sleep(3*time.Second - time.Millisecond)
+			<-time.After(3*time.Second - time.Millisecond)
 			release(t, held)
 			lease := leader.awaitGrant(0)
-			time.Sleep(time.Until(late.began.Add(3 * time.Second)))
+			<-time.After(time.Until(late.began.Add(3 * time.Second)))
 			_ = lease.Release(t.Context())
 			<-late.ended
 			if late.lease != nil {

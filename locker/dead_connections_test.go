@@ -148,7 +148,7 @@ func TestDeadConnectionsOfAPoolCostAnAcquireAQuarterOfASecond(t *testing.T) {
 		all(8)
 	}
 	conns.kill()
-	time.Sleep(6 * time.Second) // firewalls forget only connections that nobody uses
+	time.Sleep(6 * time.Second) //nolint:forbidigo // firewalls forget only connections that nobody uses
 	if took := all(8); took < 200*time.Millisecond || took > 2*time.Second {
 		t.Errorf("the slowest of 8 callers waited for %v", took)
 	}

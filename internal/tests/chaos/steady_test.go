@@ -80,12 +80,13 @@ func newSteadyHolder(j journal, name, addr string) (h *steadyHolder, err error) 
 
 // hold takes the key, keeps its lease until the context over ends, and writes down how the lease
 // ended. With over == nil, it releases the lease at once.
-func (s *steadyHolder) hold(key string, over context.Context, taken func()) error {
+func (s *steadyHolder) hold(over context.Context, key string, taken func()) error {
 	key = s.name + ":" + key
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	h := &hold{process: s.name, key: key, units: 1, id: fmt.Sprint(s.name, ".", s.count.Add(1)), asked: now()}
-	lost, release := context.Background(), func(context.Context) error { return nil }
+	lost := context.Background()
+	var release func(context.Context) error
 	if s.plain != nil {
 		began := time.Now()
 		lock, err := s.plain.Obtain(ctx, key, steadyTTL, &redislock.Options{RetryStrategy: redislock.LinearBackoff(50 * time.Millisecond)})
@@ -175,7 +176,7 @@ var steadyProcess = proc.Register("steady holders", func(args []string) {
 		for i := range steadyLeases {
 			ready.Add(1)
 			work.Go(func() {
-				if err := s.hold(fmt.Sprint("held:", i), over, ready.Done); err != nil {
+				if err := s.hold(over, fmt.Sprint("held:", i), ready.Done); err != nil {
 					panic(err)
 				}
 			})
@@ -184,7 +185,7 @@ var steadyProcess = proc.Register("steady holders", func(args []string) {
 		for i := range steadyCallers {
 			work.Go(func() {
 				for over.Err() == nil {
-					_ = s.hold(fmt.Sprint("taken:", i), nil, func() {})
+					_ = s.hold(nil, fmt.Sprint("taken:", i), func() {}) //nolint:staticcheck // see hold
 				}
 			})
 		}
@@ -196,7 +197,7 @@ var steadyProcess = proc.Register("steady holders", func(args []string) {
 			runtime.GOMAXPROCS(1)
 			for ; spinners < 16; spinners++ {
 				go func() {
-					for over.Err() == nil { //nolint:revive // it takes CPU time
+					for over.Err() == nil {
 					}
 				}()
 			}
