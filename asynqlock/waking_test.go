@@ -131,21 +131,24 @@ func (q *queue) gated(g *asynqlock.Guard, work *record, queues ...string) (open 
 }
 
 // Tasks share a key, and each works for 100 ms. They need little more than that, and run in the order
-// of their arrival: over two queues, and also if some come back because their pauses are over.
-// Without waking they need a pause each.
+// of their arrival, over two queues. A task whose pause is over just as the key is released may pass by
+// those before it, once. Without waking they need a pause each.
 func TestTasksOfAHotKeyFollowEachOtherInOrder(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		all    int
 		snooze time.Duration
-	}{"ten tasks": {10, longest}, "tasks that come back": {40, time.Second}} {
+		passed int // how many tasks may have run before an earlier one
+	}{"ten tasks": {10, longest, 0}, "tasks that come back": {40, time.Second, 4}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, work := newQueue(t), &record{duration: 100 * time.Millisecond}
 			low := q.name + "-low"
 			open := q.gated(q.wakingGuard(asynqlock.Snooze(tc.snooze)), work, low)
+			arrived := []string{numbered(0)}
 			for n := range tc.all - 1 {
 				q.putOff(n+1, []string{low, q.name}[n%2])
+				arrived = append(arrived, numbered(n+1))
 			}
 			began := time.Now()
 			open()
@@ -155,10 +158,16 @@ func TestTasksOfAHotKeyFollowEachOtherInOrder(t *testing.T) {
 			if took > promptly { // ten tasks take 1 s to 2 s on an idle machine
 				t.Errorf("%d tasks of 100 ms took %v", tc.all, took)
 			}
-			for n, payload := range work.payloads() {
-				if payload != numbered(n) {
-					t.Fatalf("task %d of %v was not the one that came as the %dth", n, work.payloads(), n)
+			passed, next := 0, tc.all // next: the earliest of the tasks that ran later
+			for _, payload := range slices.Backward(work.payloads()) {
+				n := slices.Index(arrived, payload)
+				if n > next {
+					passed++
 				}
+				next = min(n, next)
+			}
+			if passed > tc.passed {
+				t.Errorf("the order of %v is not that of their arrival", work.payloads())
 			}
 			if work.most != 1 {
 				t.Errorf("%d ran at a time", work.most)
