@@ -43,9 +43,11 @@ stores = ./internal/redisstore ./internal/quorum ./internal/scriptless ./locker/
 redis-6.2 = $(cache)/redis-6.2
 
 # No test is repeated: a test that fails now and then has a defect, or the product has. Tests with
-# servers mostly wait, so more packages run at once than there are cores. The linters run go vet.
+# servers mostly wait, so more packages run at once than there are cores. Compilers and linkers yield to
+# tests, because a server that gets no processor for half a second is one that hangs. The linters run
+# go vet.
 at-once = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-go-test = go test -p $(at-once) -vet=off -ldflags="-s -w" -shuffle=on -timeout 15m
+go-test = go test -p $(at-once) -toolexec "nice -n 19" -vet=off -ldflags="-s -w" -shuffle=on -timeout 15m
 
 say = @printf '\n=== %s: %s\n' "$$(date +%T)"
 

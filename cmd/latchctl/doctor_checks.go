@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -65,6 +66,9 @@ const probeTTL = 5 * time.Second
 // lock says what to do, and on a hosted server which constructor fits.
 func (d *doctor) probe(ctx context.Context, c redis.UniversalClient) {
 	took, polls, err := handOff(ctx, c, d.key+":"+rand.Text())
+	for tries := 1; tries < 3 && errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil; tries++ {
+		took, polls, err = handOff(ctx, c, d.key+":"+rand.Text()) // a slow moment says nothing about the server
+	}
 	switch {
 	case err != nil && strings.Contains(err.Error(), "ACL") && d.key == doctorKey:
 		d.report("all", hint, "probe", "this user may not lock a key that begins with "+d.key+": "+err.Error(), "try a key of the service: --key")
@@ -86,12 +90,12 @@ func handOff(ctx context.Context, c redis.UniversalClient, key string) (took tim
 	if err != nil {
 		return 0, "", err
 	}
-	defer holders.Close(ctx)
+	defer closeSoon(ctx, holders)
 	waiters, err := locker.New(c)
 	if err != nil {
 		return 0, "", err
 	}
-	defer waiters.Close(ctx)
+	defer closeSoon(ctx, waiters)
 	lease, err := holders.Acquire(ctx, locker.Rule{Key: key, TTL: probeTTL, Wait: locker.NoWait})
 	if err != nil {
 		return 0, "", err
@@ -119,6 +123,13 @@ func handOff(ctx context.Context, c redis.UniversalClient, key string) (took tim
 		polls = nodes[0].Polls
 	}
 	return took, polls, next.Release(ctx)
+}
+
+// closeSoon gives the undo of a call without an answer one second. Whatever it leaves ends with its TTL.
+func closeSoon(ctx context.Context, e *locker.Engine) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = e.Close(ctx)
 }
 
 // votes says which nodes of a quorum vote.
