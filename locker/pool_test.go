@@ -65,17 +65,17 @@ func TestALockerWithItsOwnClientKeepsItsLeasesWhileTheServicesPoolIsExhausted(t 
 	release(t, kept)
 }
 
-// trip is the time that a reply needs from a distant server. With a shorter one, the callers of the
+// trip is the time that a batch of calls needs to a distant server. With a shorter one, the callers of the
 // test would need all of a busy machine's CPU.
 const trip = 100 * time.Millisecond
 
 // farConn is a connection to a distant server.
 type farConn struct{ net.Conn }
 
-func (c farConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+// Write delays what is sent, and not what is received: a reply may come in any number of pieces.
+func (c farConn) Write(b []byte) (int, error) {
 	<-time.After(trip)
-	return n, err
+	return c.Conn.Write(b)
 }
 
 func TestTheLockersOwnAcquiresDoNotStarveItsRenewals(t *testing.T) {

