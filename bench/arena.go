@@ -106,19 +106,6 @@ func (a *arena) leaveWriter() (violations int) {
 	return violations
 }
 
-// enterAmong does the work of enter for a semaphore. The parameter most is the largest number of
-// holders that the semaphore may have. enterAmong does not check fences, because holders do not
-// enter in the order of their fences.
-func (a *arena) enterAmong(most int) (violations int) {
-	if a.inside.Add(1) > int64(most) {
-		violations++
-	}
-	return violations
-}
-
-// leaveAmong records that a worker is about to release a permit.
-func (a *arena) leaveAmong() { a.inside.Add(-1) }
-
 // leave records that a worker is about to release the lock. It returns the number of violations.
 func (a *arena) leave() (violations int) {
 	if a.inside.Add(-1) != 0 {

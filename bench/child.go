@@ -32,7 +32,6 @@ var parts = map[string]func(*stage) error{
 	"heir":    heirPart,
 	"library": libraryPart,
 	"quorum":  quorumPart,
-	"units":   unitsPart,
 }
 
 // If this process is a child, playPart runs the part that the parent chose, and does not

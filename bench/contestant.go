@@ -22,8 +22,7 @@ type contestant struct {
 	// noLock marks a contestant that only passes messages between two processes, so it cannot
 	// run in one process.
 	noLock bool
-	// admits marks a contestant that may have several holders at once: a counter without a lock, or
-	// a semaphore.
+	// admits marks a contestant that may have several holders at once: a counter without a lock.
 	admits bool
 	// redisKey returns the Redis key of the lock on the given key. If redisKey is nil, the
 	// Redis key is the given key.
@@ -91,14 +90,12 @@ type fenced interface {
 // contestants lists all contestants of the bench. A row uses some of these contestants, and
 // selects them by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
-	bareFloor, pipedFloor, rueidisFloor, wakeFloor, twoPings,
+	bareFloor, rueidisFloor, wakeFloor, twoPings,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
-	rueidislockUsual, rueidislockZero,
+	rueidislockUsual,
 	updateOptimistic, updateLocked, updateIncr,
 	withoutScripts,
-	semaphores[0], semaphores[1], asynqRate,
-	section(0), section(1024), section(256), section(64), section(16),
 )
 
 // contestantNamed returns the contestant with this name.

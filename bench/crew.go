@@ -21,7 +21,6 @@ type crew struct {
 	Key        string // the key of all workers; "": each worker has its own key
 	Rotate     bool   // true: each worker has many keys, and locks one after the other
 	Shared     int    // all workers want this many keys, each worker in an order of its own; 0: all want Key
-	Permits    int    // how many holders a key may have at once; 0: it is a lock with one holder
 	Arena      string
 	Turn       time.Duration
 }
@@ -125,7 +124,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 		if key == "" {
 			key = "own:" + strconv.Itoa(i)
 		}
-		workers[i] = worker{locks: l, keys: []string{key}, arena: a, alone: c.Key == "", permits: c.Permits}
+		workers[i] = worker{locks: l, keys: []string{key}, arena: a, alone: c.Key == ""}
 		for n := range rotation {
 			if c.Rotate {
 				workers[i].keys = append(workers[i].keys, key+":"+strconv.Itoa(n))
@@ -202,10 +201,6 @@ type worker struct {
 	alone bool     // true: no other worker wants the keys, so the worker does not use the arena
 	arena *arena
 
-	// how many workers may be in the critical section, each for sectionTime; 0: one worker, and
-	// its section is empty
-	permits int
-
 	count      int
 	violations int
 	waits      histogram
@@ -244,12 +239,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 			}
 			return
 		}
-		switch {
-		case w.permits > 0:
-			w.violations += w.arena.enterAmong(w.permits)
-			time.Sleep(sectionTime)
-			w.arena.leaveAmong()
-		case !w.alone:
+		if !w.alone {
 			w.violations += w.arena.enter(h)
 			w.violations += w.arena.leave()
 		}

@@ -14,7 +14,6 @@ type hoard struct {
 	Settings   settings
 	Leases     int
 	Window     time.Duration
-	Caller     bool // one more goroutine locks other keys during the window
 }
 
 // hoarders is the number of goroutines that take and release the locks.
@@ -26,7 +25,6 @@ type upkeep struct {
 	Heap       int64 // Heap, Stack and Goroutines: the increase since before the first lease
 	Stack      int64
 	Goroutines int
-	Calls      histogram // how long an acquire and a release of the lone caller took
 }
 
 // loss counts the locks that were lost before their release.
@@ -70,10 +68,7 @@ func hoardPart(s *stage) error {
 	if err != nil {
 		return err
 	}
-	calls, err := h.wait(l)
-	if err != nil {
-		return err
-	}
+	time.Sleep(h.Window)
 	after, err := ownCPU()
 	if err != nil {
 		return err
@@ -81,35 +76,13 @@ func hoardPart(s *stage) error {
 	now := footprint()
 	s.say("kept", upkeep{
 		CPU: after - cpu, Heap: now.heap - before.heap, Stack: now.stack - before.stack,
-		Goroutines: now.goroutines - before.goroutines, Calls: calls,
+		Goroutines: now.goroutines - before.goroutines,
 	})
 
 	s.await()
 	keeping.stop()
 	s.say("released", releaseAll(holds))
 	return nil
-}
-
-// wait returns after the window. If h has a caller, it acquires and releases keys meanwhile.
-func (h hoard) wait(l locks) (calls histogram, err error) {
-	if !h.Caller {
-		time.Sleep(h.Window)
-		return calls, nil
-	}
-	for end := time.Now().Add(h.Window); ; {
-		asked := time.Now()
-		if asked.After(end) {
-			return calls, nil
-		}
-		lease, err := l.Lock(context.Background(), "alone:"+strconv.Itoa(int(calls.total%rotation)))
-		if err != nil {
-			return calls, err
-		}
-		if err := lease.Release(context.Background()); err != nil {
-			return calls, err
-		}
-		calls.add(time.Since(asked))
-	}
 }
 
 // lockAll locks each key, and puts its hold into holds, at the index of the key. keeping renews the

@@ -16,16 +16,6 @@ var bareFloor = contestant{name: "floor", kind: floor, sends: []string{"set"}, o
 	return floorLocks{c, s.TTL, func() { _ = c.Close() }}, nil
 }}
 
-// pipedFloor does the work of bareFloor over connections that all goroutines share.
-var pipedFloor = contestant{name: "floor-ap", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr})
-	piped, err := c.AutoPipeline()
-	if err != nil {
-		return nil, err
-	}
-	return floorLocks{piped, s.TTL, func() { _ = piped.Close(); _ = c.Close() }}, nil
-}}
-
 const floorToken = "0123456789abcdef"
 
 const compareAndDeleteText = `

@@ -9,20 +9,16 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidislock is measured in two forms: with the settings of its README for one server, and with
-// its default settings. With the default settings, a lock takes two of three keys. The server's
-// invalidations wake the waiters of rueidislock. rueidislock pipelines the commands of all
-// goroutines.
+// rueidislock is measured with the settings of its README for one server. With its default settings,
+// a lock takes two of three keys. The server's invalidations wake its waiters. It pipelines the commands
+// of all goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
 // invalidation. But if the key is free, the server sends no invalidation, so rueidislock waits
 // in vain. The default of 20 ms is too short on a busy machine: whole turns would pass without
 // a lock. So the bench sets TryNextAfter to one second.
-var (
-	rueidislockUsual = withRueidislock("rueidislock",
-		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
-	rueidislockZero = withRueidislock("rueidislock zero options", rueidislock.LockerOption{})
-)
+var rueidislockUsual = withRueidislock("rueidislock",
+	rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
 
 func withRueidislock(name string, option rueidislock.LockerOption) contestant {
 	const prefix = "rueidislock"

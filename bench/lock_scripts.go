@@ -20,27 +20,19 @@ import (
 // lost calls, and detects no losses. Only "scripts renewed" renews leases. The figures of these
 // contestants are a limit, because no lock that sends these scripts is faster.
 const (
-	scripts         = "scripts"
-	scriptsTogether = "scripts together"
-	scriptsInOrder  = "scripts in order"
-	scriptsHanded   = "scripts handed over"
-	scriptsRenewed  = "scripts renewed"
+	scripts        = "scripts"
+	scriptsRenewed = "scripts renewed"
 )
 
 var scriptFloors = []contestant{
 	{name: scripts, kind: floor, open: func(s settings) (locks, error) { return openScripts(s) }},
-	{name: scriptsTogether, kind: floor, open: openTogether},
-	{name: scriptsInOrder, kind: floor, open: func(s settings) (locks, error) { return openInOrder(s) }},
-	{name: scriptsHanded, kind: floor, open: openHanded},
 	{name: scriptsRenewed, kind: floor, open: openRenewed},
 }
 
 var (
-	acquireScript     = bareScript("acquire")
-	releaseScript     = bareScript("release")
-	renewScript       = bareScript("renew")
-	acquireEachScript = bareScript("acquire_each")
-	releaseEachScript = bareScript("release_each")
+	acquireScript = bareScript("acquire")
+	releaseScript = bareScript("release")
+	renewScript   = bareScript("renew")
 )
 
 func bareScript(name string) *link.Script { return scriptOf(redisstore.ScriptTexts[name]) }
@@ -58,7 +50,7 @@ type scriptLocks struct {
 
 func openScripts(s settings) (*scriptLocks, error) {
 	l := &scriptLocks{client: s.client(true), ttl: s.TTL.Milliseconds()}
-	for _, script := range []*link.Script{acquireScript, releaseScript, renewScript, acquireEachScript, releaseEachScript} {
+	for _, script := range []*link.Script{acquireScript, releaseScript, renewScript} {
 		if err := l.client.ScriptLoad(context.Background(), script.Text()).Err(); err != nil {
 			return nil, err
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -85,44 +84,3 @@ func (c countingLocks) Close() {
 type countedHold struct{}
 
 func (countedHold) Release(context.Context) error { return nil }
-
-// sectionTime is how long a worker holds its lock in P20, the row about stripes.
-const sectionTime = time.Millisecond
-
-// section returns a contestant: latchkit with this number of stripes, or, for 0 stripes, with a
-// lock for each key. The contestant's workers hold a lock for sectionTime.
-func section(stripes int) contestant {
-	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
-		c := s.client(true)
-		e, err := locker.New(c, locker.WithTTL(s.TTL))
-		if err != nil {
-			return nil, err
-		}
-		l := sections{&latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, e}
-		if stripes > 0 {
-			l.locker, err = locker.NewStriped(e, stripes)
-		}
-		return l, err
-	}}
-}
-
-func stripesName(n int) string {
-	if n == 0 {
-		return "a lock for each key"
-	}
-	return strconv.Itoa(n) + " stripes"
-}
-
-type sections struct {
-	*latchkitLocks
-	locker locker.Locker
-}
-
-// Run implements runner.
-func (s sections) Run(ctx context.Context, key string, fn func()) error {
-	return locker.Run(ctx, s.locker, locker.Rule{Key: key}, func(context.Context) error {
-		fn()
-		time.Sleep(sectionTime)
-		return nil
-	})
-}

@@ -19,7 +19,7 @@ func main() {
 
 	var o order
 	all := flag.Bool("all", false, "measure all rows")
-	only := flag.String("row", "", "measure these rows, such as P3 or P4,P5")
+	only := flag.String("row", "", "measure these rows, such as P3 or P2,P4")
 	draw := flag.Bool("plot", false, "measure nothing: draw "+updateFile+" and "+latencyFile+" from "+resultsFile)
 	out := flag.String("out", "", "write to this file instead of standard output")
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each takes its turn; fewer than 5 do not tell a trend from noise")
@@ -30,11 +30,7 @@ func main() {
 	flag.IntVar(&o.leases, "leases", 100_000, "leases of P6 that latchkit holds")
 	flag.IntVar(&o.peerLeases, "peer-leases", 10_000, "leases of P6 that each peer holds")
 	flag.DurationVar(&o.inheritTTL, "inherit-ttl", 2*time.Second, "TTL of P8")
-	others := flag.String("servers", "", "folders with the redis-server of P24's other servers, separated by commas")
 	flag.Parse()
-	if *others != "" {
-		o.servers = strings.Split(*others, ",")
-	}
 
 	if *draw {
 		if err := writePlots(); err != nil {
@@ -88,28 +84,23 @@ func choose(all bool, rowNames string) ([]row, error) {
 }
 
 // measure runs the rows, and writes the result of each row when the row has ended. If a row
-// fails, measure reports it and continues with the other rows.
+// fails, or something happened that must not, measure reports it and continues with the other rows.
 func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	about, err := provenance(ctx, "go run -C bench . "+strings.Join(os.Args[1:], " "))
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "# What a lock costs\n\n%s\n%s\n", reading, about)
-	var verdicts []verdict
 	var failed error
 	for _, r := range chosen {
 		progress("%s: %s", r.name, r.title)
-		f, err := r.run(ctx, o)
+		t, err := r.run(ctx, o)
 		if err != nil {
-			err = fmt.Errorf("%s: %w", r.name, err)
-			failed = errors.Join(failed, err)
-			f = finding{verdicts: []verdict{{target: r.name + " is measured", got: err.Error()}}}
-		} else {
-			r.write(w, f)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", r.name, err))
+			continue
 		}
-		verdicts = append(verdicts, f.verdicts...)
+		r.write(w, t)
 	}
-	fmt.Fprintf(w, "## Targets\n\nDecided by the median; what must not happen, by the sum of all turns.\n\n%s", verdictTable(verdicts))
 	return failed
 }
 
@@ -124,5 +115,6 @@ Client commands are the commands that clients send for each acquisition and its 
 server's statistics count them together with the commands of scripts, and the bench distinguishes
 the two by name: a script cannot run a script, and the bench has a list of the other commands of
 each contestant. A test compares the result with the traffic through a proxy. Server calls are all
-commands that the server executes: scripts, and the commands of scripts. Client CPU is getrusage of the client processes, and server
-CPU is INFO cpu, both for each acquisition unless a row is in percent.`
+commands that the server executes: scripts, and the commands of scripts. Client CPU is getrusage of
+the client processes, and server CPU is INFO cpu, both for each acquisition unless a row is in
+percent.`

@@ -22,20 +22,19 @@ func (latencyPlot) path() string { return latencyFile }
 type latencyLine struct{ contestant, colour string }
 
 var latencyLines = []latencyLine{
-	{latchkit, "#0a7d5a"}, {"redislock 100ms", "#b35900"}, {"redsync", "#7a4fb5"}, {"rueidislock", "#1f6fb2"}, {"two pings", "#9aa4af"},
+	{latchkit, "#0a7d5a"}, {latchkitPlain, "#5cc49f"}, {"redislock 100ms", "#b35900"}, {"redsync", "#7a4fb5"}, {"rueidislock", "#1f6fb2"}, {"two pings", "#9aa4af"},
 }
 
 // panel is one of the two halves of the plot.
 type panel struct {
 	title string
-	line  string // the cell in the column "line" of its row; "": the row has no such column
 	row   string
 	x     int
 }
 
 var panels = []panel{
-	{"p50 in ms, on one machine", "", "P2", 60},
-	{"p50 in ms, over a network (1 ms)", "1ms", "P2R", 480},
+	{"p50 in ms, on one machine", "P2", 60},
+	{"p50 in ms, over a network (1 ms)", "P2R", 480},
 }
 
 const panelWidth, panelHeight, panelTop = 300, 280, 80
@@ -146,12 +145,12 @@ func (p panel) points(results, contestant string) (found []point, err error) {
 	if err != nil {
 		return nil, err
 	}
-	names, counts, micros, lines := columns["contestant"], columns["goroutines"], columns["p50 µs"], columns["line"]
-	if len(counts) != len(names) || len(micros) != len(names) || p.line != "" && len(lines) != len(names) {
+	names, counts, micros := columns["contestant"], columns["goroutines"], columns["p50 µs"]
+	if len(counts) != len(names) || len(micros) != len(names) {
 		return nil, fmt.Errorf("row %s lacks a column", p.row)
 	}
 	for i, name := range names {
-		if name == contestant && (p.line == "" || lines[i] == p.line) {
+		if name == contestant {
 			found = append(found, point{int(number(counts[i])), number(micros[i])})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,7 +48,7 @@ func quorumPart(s *stage) error {
 	}
 	before := runtime.NumGoroutine()
 	var l quorumLocks
-	for _, c := range append(slices.Clone(quorumContestants), quorumPings) {
+	for _, c := range quorumContestants {
 		if c.name == q.Contestant {
 			var err error
 			if l, err = c.open(q.Addrs, lockTTL); err != nil {

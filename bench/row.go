@@ -14,7 +14,7 @@ type row struct {
 	name  string
 	title string
 	about string // how the row is measured; readers see this text above the table
-	run   func(context.Context, order) (finding, error)
+	run   func(context.Context, order) (table, error)
 }
 
 // order defines how much to measure.
@@ -32,25 +32,15 @@ type order struct {
 	leases, peerLeases int
 	// inheritTTL is the TTL of the locks in P8, the row about killed holders.
 	inheritTTL time.Duration
-	// servers are the folders of P24's other servers.
-	servers []string
-}
-
-// finding is the result of a row: its table, and a verdict on each target.
-type finding struct {
-	table    table
-	verdicts []verdict
 }
 
 var rows = []row{
-	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, farHandOffRow, fewProcessesRow, oneProcessRow, hoardRow,
-	farHoardRow, quorumRow, farQuorumRow,
-	inheritRow, readWriteRow, adapterRow, shardsRow, transactionsRow, guardedTasksRow, idleTasksRow,
-	semaphoreRow, stripesRow, updateRow, headRow, observerRow, serversRow,
+	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, contendedRow, hoardRow, quorumRow, inheritRow,
+	readWriteRow, shardsRow, transactionsRow, guardedTasksRow, updateRow,
 }
 
-func (r row) write(w io.Writer, f finding) {
-	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)
+func (r row) write(w io.Writer, t table) {
+	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, t)
 }
 
 // progress writes a line about the progress of the bench to standard error.

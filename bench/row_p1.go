@@ -19,11 +19,11 @@ only sends latchkit's scripts. latchkit NewScriptless has no fence and no queue.
 	run: runUncontended,
 }
 
-func runUncontended(ctx context.Context, o order) (f finding, err error) {
+func runUncontended(ctx context.Context, o order) (tbl table, err error) {
 	var srv server
 	launch := func() (err error) { srv, err = launchServer(); return err }
 	if err := runPinned(launch); err != nil {
-		return f, err
+		return tbl, err
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
 
@@ -34,16 +34,10 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 		return alone.take(ctx, srv, c, o.turn/2)
 	})
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
 
-	f.table = loneTable(runners, turns)
-	f.verdicts = []verdict{
-		atMost("P1 time × scripts", 1.1, "%.2f", figureRatios(turns, latchkit, scripts, turn.microsEach)),
-		atMost("P1 client commands", 2.01, "%.2f", figuresOf(turns[latchkit], turn.clientCommands)),
-		atMost("P1 allocations", 25, "%.1f", figuresOf(turns[latchkit], turn.allocs)),
-	}
-	return f, nil
+	return loneTable(runners, turns), nil
 }
 
 // figureRatios returns, for each round, the figure of the contestant name divided by the figure of

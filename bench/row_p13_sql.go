@@ -41,29 +41,29 @@ type transactionWay struct {
 	run         func(ctx context.Context) error
 }
 
-func runTransactions(ctx context.Context, o order) (f finding, err error) {
+func runTransactions(ctx context.Context, o order) (tbl table, err error) {
 	srv, err := launchServer()
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
 	client := redis.NewClient(&redis.Options{Addr: srv.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	l, err := locker.New(client)
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
 	defer func() { err = errors.Join(err, l.Close(ctx)) }()
 	var all []transactionWay
 	for kind, driver := range map[sqltest.Kind]string{sqltest.Postgres: "pgx", sqltest.MariaDB: "mysql"} {
 		server, launched := sqltest.Launch(kind)
 		if launched != nil {
-			return f, launched
+			return tbl, launched
 		}
 		defer func() { err = errors.Join(err, server.Close()) }()
 		ways, opened := transactionsOn(ctx, server, kind, driver, lockers{client, l})
 		if opened != nil {
-			return f, opened
+			return tbl, opened
 		}
 		all = append(all, ways...)
 	}
@@ -74,30 +74,20 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 			progress("round %d of %d: %s", round+1, o.rounds, w.name)
 			m, err := w.turn(ctx, o.turn)
 			if err != nil {
-				return f, fmt.Errorf("%s: %w", w.name, err)
+				return tbl, fmt.Errorf("%s: %w", w.name, err)
 			}
 			medians[w.name] = append(medians[w.name], m)
 		}
 	}
-	f.table = newTable("contestant", "p50 µs", "× plain", "× FOR UPDATE", "× by hand")
+	tbl = newTable("contestant", "p50 µs", "× plain", "× FOR UPDATE", "× by hand")
 	for _, w := range all {
 		own := medians[w.name]
 		of := strings.TrimSuffix(w.plain, "plain")
-		f.table.add(w.name, medianAndRange("%.0f", own), medianAndRange("%.2f", ratios(own, medians[w.plain])),
+		tbl.add(w.name, medianAndRange("%.0f", own), medianAndRange("%.2f", ratios(own, medians[w.plain])),
 			medianAndRange("%.2f", ratios(own, medians[of+"FOR UPDATE"])), medianAndRange("%.2f", ratios(own, medians[of+"by hand"])))
 	}
-	for _, w := range all {
-		if limit, ok := transactionLimits[w.name]; ok {
-			by := strings.TrimSuffix(w.plain, "plain") + "FOR UPDATE"
-			f.verdicts = append(f.verdicts, atMost("P13-sql "+w.name+" × FOR UPDATE", limit, "%.2f", ratios(medians[w.name], medians[by])))
-		}
-	}
-	return f, nil
+	return tbl, nil
 }
-
-// transactionLimits has the largest allowed ratio to the transaction with SELECT FOR UPDATE, by the
-// field "name" of the transactionWay.
-var transactionLimits = map[string]float64{"PostgreSQL, Do": 1.8, "PostgreSQL, pgxlock.Do": 1.5}
 
 const (
 	bare     = "PostgreSQL, pgx plain"

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"time"
 )
 
 // P1u measures an uncontended lock while the kernel chooses the processors of client and server.
@@ -15,28 +14,17 @@ server share a processor; client CPU varies less.`,
 	run: runUnpinned,
 }
 
-func runUnpinned(ctx context.Context, o order) (finding, error) {
-	const floor, redislock = "floor", "redislock 100ms"
-	runners := contestantsNamed(floor, latchkit, latchkitPlain, redislock, "redsync", "rueidislock")
-	f, turns, err := runLone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1})
-	f.verdicts = []verdict{
-		atMost("P1u client CPU × floor", 1.2, "%.2f", figureRatios(turns, latchkit, floor, turn.clientCPU)),
-		atMost("P1u time × redislock", 1.15, "%.2f", figureRatios(turns, latchkit, redislock, turn.microsEach)),
-	}
-	return f, err
-}
-
-// runLone runs the turns of all runners, with one goroutine each.
-func runLone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
+func runUnpinned(ctx context.Context, o order) (tbl table, err error) {
 	srv, err := launchServer()
 	if err != nil {
-		return f, nil, err
+		return tbl, err
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
-	turns, err = interleave(runners, rounds, func(c contestant) (turn, error) { return alone.take(ctx, srv, c, length) })
+	runners := contestantsNamed("floor", latchkit, latchkitPlain, "redislock 100ms", "redsync", "rueidislock")
+	alone := shape{processes: 1, workers: 1}
+	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) { return alone.take(ctx, srv, c, o.turn/2) })
 	if err != nil {
-		return f, nil, err
+		return tbl, err
 	}
-	f.table = loneTable(runners, turns)
-	return f, turns, nil
+	return loneTable(runners, turns), nil
 }

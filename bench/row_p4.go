@@ -2,39 +2,48 @@ package main
 
 import (
 	"context"
-	"math"
+	"errors"
 	"slices"
 )
 
 // P4 measures throughput, order and waits when several processes want the same key.
-var fewProcessesRow = row{
+var contendedRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",
 	about: `× best peer divides by the peer with the most locks in the same round. Waits are those of Lock. A
 wait that the end of the turn cuts off counts with its length so far, so a worker without a lock
 waits for the whole turn. Jain's index is over the counts of all 64 workers. Each critical section
 checks a counter in memory that the processes share, and the fence if there is one: a violation is a
-second worker inside, or a fence that did not grow. The contestants named after scripts have no
-fence and only send latchkit's scripts: scripts in order sends them for each lock, and scripts
-handed over sends them only when 10 ms of hand-offs inside the process are over.`,
-	run: runFewProcesses,
+second worker inside, or a fence that did not grow.`,
+	run: runContended,
 }
 
-func runFewProcesses(ctx context.Context, o order) (finding, error) {
-	f, turns, err := contend(ctx, o, shape{processes: 4, workers: 16})
+// rivals are the contestants from other libraries. Each rival waits in a different way.
+var rivals = []string{"redislock 100ms", "redislock 1ms", "redsync", "rueidislock"}
+
+func runContended(ctx context.Context, o order) (tbl table, err error) {
+	srv, err := launchServer()
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
-	fair, handing := turns[latchkitFair], turns[latchkit]
-	f.verdicts = []verdict{
-		atLeast("P4 FIFO: throughput × best peer", 1, "%.2f", ratiosToBestPeer(turns, latchkitFair)),
-		atLeast("P4 FIFO: Jain", 0.99, "%.3f", figuresOf(fair, turn.fairness)),
-		atMost("P4 FIFO: wait p99 × the shortest of any peer", 0.12, "%.3f",
-			ratios(figuresOf(fair, turn.waitP99), bestPeer(turns, math.Min, turn.waitP99))),
-		atLeast("P4 hand-off: throughput × best peer", 20, "%.1f", ratiosToBestPeer(turns, latchkit)),
-		atLeast("P4 hand-off: Jain", 0.98, "%.3f", figuresOf(handing, turn.fairness)),
-		atMost("P4 hand-off: client commands per acquisition", 0.1, "%.3f", figuresOf(handing, turn.clientCommands)),
-		noEvents("P4 violations", slices.Concat(fair, handing), turn.violations),
+	defer func() { err = errors.Join(err, srv.close()) }()
+	crowd := shape{processes: 4, workers: 16, oneKey: true}
+	runners := contestantsNamed(append([]string{latchkitFair, latchkit}, rivals...)...)
+	turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) { return crowd.take(ctx, srv, c, o.turn) })
+	if err != nil {
+		return tbl, err
 	}
-	return f, nil
+	tbl = newTable("contestant", "locks/s", "× best peer", "client commands", "Jain", "starved",
+		"wait p50 ms", "p99 ms", "max ms", "client CPU µs", "server CPU µs", "violations")
+	for _, c := range runners {
+		t := turns[c.name]
+		tbl.add(c.name,
+			medianAndRange("%.0f", figuresOf(t, turn.perSecond)), medianAndRange("%.2f", ratiosToBest(turns, c.name, rivals)),
+			medianText("%.2f", figuresOf(t, turn.clientCommands)),
+			medianAndRange("%.2f", figuresOf(t, turn.fairness)), medianAndRange("%.0f", figuresOf(t, turn.starved)),
+			medianText("%.2f", figuresOf(t, turn.waitP50)), medianAndRange("%.1f", figuresOf(t, turn.waitP99)), medianAndRange("%.0f", figuresOf(t, turn.longestWait)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)),
+			sumText(figuresOf(t, turn.violations)))
+	}
+	return tbl, none("P4 violations", slices.Concat(turns[latchkit], turns[latchkitFair]), turn.violations)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 )
 
 // P9 measures whether readers slow each other down, and whether they slow a writer down.
@@ -18,10 +19,10 @@ its length so far. A violation is a writer beside another holder, or a fence tha
 	run: runReadWrite,
 }
 
-func runReadWrite(ctx context.Context, o order) (f finding, err error) {
+func runReadWrite(ctx context.Context, o order) (tbl table, err error) {
 	srv, err := launchServer()
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
 	runners := contestantsNamed(latchkitReaders, latchkitLoneReaders, latchkit, "redislock 1ms", "rueidislock")
@@ -29,13 +30,13 @@ func runReadWrite(ctx context.Context, o order) (f finding, err error) {
 		return shelf{processes: 2, readers: 32, writers: 1}.take(ctx, srv, c, o.turn)
 	})
 	if err != nil {
-		return f, err
+		return tbl, err
 	}
-	f.table = newTable("contestant", "reads/s", "writes/s", "client commands", "starved", "writer's wait p50 ms", "p99 ms", "max ms",
+	tbl = newTable("contestant", "reads/s", "writes/s", "client commands", "starved", "writer's wait p50 ms", "p99 ms", "max ms",
 		"phases", "violations")
 	for _, c := range runners {
 		t := turns[c.name]
-		f.table.add(c.name,
+		tbl.add(c.name,
 			medianAndRange("%.0f", figuresOf(t, lendingTurn.reads)), medianAndRange("%.0f", figuresOf(t, lendingTurn.writes)),
 			medianText("%.3f", figuresOf(t, lendingTurn.clientCommands)), medianAndRange("%.0f", figuresOf(t, lendingTurn.starved)),
 			medianText("%.2f", figuresOf(t, lendingTurn.writeP50)), medianAndRange("%.1f", figuresOf(t, lendingTurn.writeP99)),
@@ -43,12 +44,5 @@ func runReadWrite(ctx context.Context, o order) (f finding, err error) {
 			sumText(figuresOf(t, lendingTurn.violations)))
 	}
 	ours, lone := turns[latchkitReaders], turns[latchkitLoneReaders]
-	both := append(append([]lendingTurn(nil), ours...), lone...)
-	f.verdicts = []verdict{
-		atLeast("P9 reads × one hold per reader", 10, "%.1f", ratios(figuresOf(ours, lendingTurn.reads), figuresOf(lone, lendingTurn.reads))),
-		atMost("P9 phases that began while a writer waited", 1, "%.0f", figuresOf(both, lendingTurn.mostPhases)),
-		noEvents("P9 starved readers and writers", ours, lendingTurn.starved),
-		noEvents("P9 violations", both, lendingTurn.violations),
-	}
-	return f, nil
+	return tbl, none("P9 violations", slices.Concat(ours, lone), lendingTurn.violations)
 }

@@ -26,23 +26,15 @@ func TestRows(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			f, err := r.run(t.Context(), brief)
+			tbl, err := r.run(t.Context(), brief)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(f.table.rows) < 4 {
-				t.Errorf("only %d contestants", len(f.table.rows))
-			}
-			for _, v := range f.verdicts {
-				if !strings.HasPrefix(v.target, r.name+" ") {
-					t.Errorf("%q does not say that it is about %s", v.target, r.name)
-				}
-				if must := strings.Contains(v.target, "violations") || strings.Contains(v.target, "lost"); must && !v.reached {
-					t.Errorf("%s: %s", v.target, v.got)
-				}
+			if len(tbl.rows) < 4 {
+				t.Errorf("only %d contestants", len(tbl.rows))
 			}
 			var text strings.Builder
-			r.write(&text, f)
+			r.write(&text, tbl)
 			if !strings.HasPrefix(text.String(), "## "+r.name+". ") {
 				t.Error(text.String())
 			}

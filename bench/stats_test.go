@@ -75,9 +75,14 @@ func TestSpreadOfWhatIsNoNumber(t *testing.T) {
 			t.Errorf("%v is %q, want %q", samples, got, want)
 		}
 	}
-	for _, none := range [][]float64{nil, {math.NaN()}, {math.NaN(), 1, 1}} {
-		if atMost("x", 1, "%.1f", none).reached || atLeast("x", 1, "%.1f", none).reached {
-			t.Errorf("a target is reached by %v", none)
-		}
+}
+
+func TestWhatMustNotHappenFailsItsRow(t *testing.T) {
+	count := func(n float64) float64 { return n }
+	if err := none("violations", []float64{0, 0}, count); err != nil {
+		t.Error(err)
+	}
+	if err := none("violations", []float64{0, 1}, count); err == nil {
+		t.Error("a violation was no error")
 	}
 }

@@ -24,7 +24,6 @@ type shape struct {
 	oneKey             bool
 	rotate             bool // each worker has many keys
 	shared             int  // how many keys all workers want, in random order
-	permits            int  // how many holders the one key may have at once; 0: it is a lock with one holder
 	onOneCPU           bool
 	// the round trip time, if the servers are behind a proxy that delays replies; 0: no proxy
 	roundTrip time.Duration
@@ -57,7 +56,7 @@ func (s shape) take(ctx context.Context, srv server, c contestant, length time.D
 	for i := range specs {
 		specs[i] = crew{
 			Contestant: c.name, Settings: srv.settings(lockTTL, i),
-			Workers: s.workers, Rotate: s.rotate, Shared: s.shared, Permits: s.permits, Arena: arena, Turn: length,
+			Workers: s.workers, Rotate: s.rotate, Shared: s.shared, Arena: arena, Turn: length,
 		}
 		specs[i].Settings.Addr = addr
 		if s.oneKey {
