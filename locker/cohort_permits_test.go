@@ -34,23 +34,21 @@ func (g *gates) Waiting(context.Context, locker.Rule, locker.WaitEvent) (over fu
 	return nil
 }
 
-func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
+func TestAPermitGoesToTheCallerBehindTheLeader(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		rule := locker.Rule{Key: "a", Limit: 1}
 		lease := acquire(t, l, rule)
-		leader, last := startWaiting(t, l, rule), startWaiting(t, l, rule)
+		leader, next := startWaiting(t, l, rule), startWaiting(t, l, rule)
 		<-time.After(5 * time.Millisecond) // now the server would give a larger fence than the block has
-		for _, w := range []*waiting{leader, last} {
-			release(t, lease)
-			next := w.awaitGrant(0)
-			if next.Fence() != lease.Fence()+1 {
-				t.Errorf("fence %d after %d: the permit came from the server", next.Fence(), lease.Fence())
-			}
-			lease = next
-			synctest.Wait() // until the next caller leads, and waits at the server
-		}
 		release(t, lease)
+		passed := next.awaitGrant(0)
+		if passed.Fence() != lease.Fence()+1 {
+			t.Errorf("fence %d after %d: the permit came from the server", passed.Fence(), lease.Fence())
+		}
+		leader.checkWaiting()
+		release(t, passed)
+		release(t, leader.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -60,42 +58,15 @@ func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
 		l := lockertest.NewLocker(t, store)
 		rule := locker.Rule{Key: "a", TTL: time.Minute, Limit: 1}
 		lease := acquire(t, l, rule)
-		next := startWaiting(t, l, rule)
+		leader, next := startWaiting(t, l, rule), startWaiting(t, l, rule)
 		if err := lease.Extend(t.Context(), time.Second); err != nil { // this shortens the lease
 			t.Fatal(err)
 		}
-		<-time.After(5 * time.Millisecond)
 		release(t, lease)
-		got := next.awaitGrant(0)
-		if got.Fence() == lease.Fence()+1 {
-			t.Error("the next caller got a permit that is nearly over")
-		}
+		got := leader.awaitGrant(0)
+		next.checkWaiting()
 		release(t, got)
-		nothingLeft(t, store)
-	})
-}
-
-// A leader that has just got a permit takes no second permit: the next permit goes to the next
-// caller.
-func TestALeaderGetsOnePermit(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		g := &gates{}
-		l := lockertest.NewLocker(t, store, locker.WithObserver(g))
-		rule := locker.Rule{Key: "a", Limit: 2}
-		one, two := acquire(t, l, rule), acquire(t, l, rule)
-		leader, next := startWaiting(t, l, rule), startWaiting(t, l, rule)
-		gate := make(chan struct{})
-		g.begin = gate
-		release(t, one)
-		synctest.Wait()
-		release(t, two)
-		lease := next.awaitGrant(0)
-		if lease.Fence() != two.Fence()+1 {
-			t.Errorf("fence %d after %d: it is not the second permit", lease.Fence(), two.Fence())
-		}
-		close(gate)
-		release(t, leader.awaitGrant(0))
-		release(t, lease)
+		release(t, next.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -145,7 +116,7 @@ func (c *endsLate) Err() error {
 }
 
 // The leader gives up, and at the same moment another caller releases its permit.
-func TestAPermitThatCrossesACancelGoesToTheNextCaller(t *testing.T) {
+func TestAPermitIsPassedOnWhileTheLeaderGivesUp(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		rule := locker.Rule{Key: "a", Limit: 1}
@@ -164,10 +135,10 @@ func TestAPermitThatCrossesACancelGoesToTheNextCaller(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		release(t, lease)
-		next.checkWaiting()
+		passed := next.awaitGrant(0)
 		close(gate)
 		wantErr(t, <-left, "a", context.Canceled, locker.ErrBusy)
-		release(t, next.awaitGrant(0))
+		release(t, passed)
 		<-time.After(time.Minute)
 		nothingLeft(t, store)
 	})

@@ -33,8 +33,7 @@ type cohort struct {
 	hold    *hold // nil while the leader asks the server
 	waiting []*waiter
 
-	parked *waiter // the leader of a semaphore's cohort, while it waits at the server: see permits
-	open   bool    // hold is Shared, and more callers may use it
+	open bool // hold is Shared, and more callers may use it
 	// What a leader was told of another holder, or who had the last hold of this cohort; nil:
 	// nothing. It is allocated only when somebody needs it: there may be many cohorts.
 	last *sight
@@ -185,10 +184,6 @@ func (cs *cohorts) leave(w *waiter) (seen sight, left bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := w.cohort
-	if c.parked == w {
-		c.parked = nil
-		return sight{}, true
-	}
 	i := slices.Index(c.waiting, w)
 	if i < 0 {
 		return sight{}, false
@@ -313,10 +308,9 @@ func (cs *cohorts) dropHold(h *hold) {
 	}
 }
 
-// abdicate is called when the leader w ends without a hold, or with the permit of another caller. It
-// makes the next waiter the
-// leader, with the place of w if that place is in the queue. If the server cannot be reached,
-// overdue waiters fail at once, because otherwise each of them would first ask the server in vain.
+// abdicate is called when the leader w ends without a hold. It makes the next waiter the leader,
+// with the place of w if that place is in the queue. If the server cannot be reached, overdue
+// waiters fail at once, because otherwise each of them would first ask the server in vain.
 func (cs *cohorts) abdicate(w *waiter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -545,23 +539,18 @@ func (cs *cohorts) closePhaseLocked(h *hold) {
 	}
 }
 
-// permits is the sharing of a semaphore's callers. Several permits can be held at the same time. So a
-// cohort of callers with equal
-// Key, TTL, Limit and Weight has many holds at once. The leader of the cohort is only the caller
-// that asks the server for the next permit. There is a leader as long as callers wait. The table
-// shows the events, and what follows:
+// permits is the sharing of a semaphore's callers. Several permits can be held at the same time. So
+// a cohort of callers with equal Key, TTL, Limit and Weight has many holds at once. The leader of
+// the cohort is only the caller that asks the server for the next permit. There is a leader as long
+// as callers wait. The table shows the events, and what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
-//	a permit is released, and     the first waiting caller gets it, with the next fence of its block.
-//	the streak is not over        If that caller is a leader that waits at the server, its place in
-//	                              the queue goes to the next caller, or is given up when none waits
+//	a permit is released, and     the first caller behind the leader gets it, with the next fence of
+//	the streak is not over        its block. Without such a caller, as if the streak were over
 //	a permit is released, and     the permit goes back to the server, which serves the queue, in
 //	the streak is over            which the leader already waits
 //	a permit is lost              nothing: the other callers do not depend on it
 //	the leader gives up           the same as with a lock
-//
-// If a caller of the cohort releases a permit while the leader's answer is on its way, the permit
-// goes to the next waiting caller.
 type permits struct{ *cohorts }
 
 // isPermits reports whether the callers of a cohort want permits of a semaphore.
@@ -579,48 +568,16 @@ func (cs permits) granted(c *cohort, _ *hold) { cs.leadOrEnd(c, nil) }
 // release gives the permit h to the next caller, if the streak may go on.
 func (cs permits) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 	c = cs.active[c.terms]
-	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || !cs.mayContinue(h) || !cs.engine.keeper.beginHandOff(h) {
+	if c == nil || len(c.waiting) == 0 || h.ended || !cs.mayContinue(h) || !cs.engine.keeper.beginHandOff(h) {
 		h.ended = true
 		return false, nil
-	}
-	next := c.parked
-	if c.parked = nil; next == nil {
-		next = c.next()
 	}
 	fence := h.fence + uint64(h.used)
 	h.used++
 	h.cohort = c
-	next.turns <- turn{hold: h, fence: fence}
+	c.next().turns <- turn{hold: h, fence: fence}
 	return true, nil
 }
 
 // vacate returns false, because permits still refer to their cohort.
 func (permits) vacate(*cohort) (reusable bool) { return false }
-
-// park is called when w waits at the server. If it leads a semaphore's cohort, then until unpark or
-// leave it may receive, through the channel turns, one permit that another caller of the cohort has
-// released. For all other waiters, turns is nil.
-func (cs *cohorts) park(w *waiter) (turns <-chan turn) {
-	if !w.leads || !w.cohort.isPermits() {
-		return nil
-	}
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if w.turns == nil {
-		w.turns = make(chan turn, 1)
-	}
-	w.cohort.parked, w.waits = w, true
-	return w.turns
-}
-
-// unpark ends what park has begun. If a permit came meanwhile, unpark returns false, and the permit
-// is in w.turns.
-func (cs *cohorts) unpark(w *waiter) (empty bool) {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if w.cohort.parked != w {
-		return false
-	}
-	w.cohort.parked = nil
-	return true
-}

@@ -26,8 +26,8 @@ import (
 //	           this process                      where the former leader did. An error: over
 //	asking     the answer to one question        granted: over. Busy, or no clear answer: queued.
 //	                                             Refused for good: over
-//	queued     a message about its token, the    granted by message: over. Otherwise it asks again,
-//	           end of a pause, or a permit       with the same token, which finds an earlier grant
+//	queued     a message about its token, or     granted by message: over. Otherwise it asks again,
+//	           the end of a pause                with the same token, which finds an earlier grant
 //	over       nothing                           Acquire returns the lease or the error
 //
 // In each state the wait also ends when ctx or Rule.Wait ends, or when the Locker closes or drains:
@@ -59,7 +59,7 @@ type waiter struct {
 	own    place     // its first place
 	cohort *cohort   // nil: the caller shares no hold with other callers
 	turns  chan turn // receives the only turn of each wait in a cohort
-	waits  bool      // the cohort will send a turn, or has sent it; to a parked leader, it may send one
+	waits  bool      // the cohort will send a turn, or has sent it
 	leads  bool      // the cohort waits until this waiter gets a hold or abdicates
 
 	// What it has seen.
@@ -203,13 +203,12 @@ func (w *waiter) cleanUp() {
 // It is a quarter of what a lock allocates. It includes the channel turns: a channel that was made
 // in a testing/synctest bubble must stay in the bubble, so each Engine reuses only its own.
 //
-// No other goroutine refers to the waiter of a lock any more. The cohort has removed it before it
-// sent the turn. The post has deleted its mailbox, because the token now holds the key. A Store
-// gets only the claim. Its own place was not handed over: a leader of a lock does that only without
-// a lease. The leader of a semaphore also does it with one, so permits are not recycled. Nor are
-// readers, because several waiters share their lease.
+// No other goroutine refers to such a waiter. The cohort has removed it before it sent the turn. The
+// post has deleted its mailbox, because the token now holds the key. A Store gets only the claim.
+// Only a leader without a lease hands its place over. Readers are left out, because several waiters
+// share their lease.
 func (w *waiter) recycle() {
-	if w.rule.Mode == Shared || w.rule.Limit > 0 {
+	if w.rule.Mode == Shared {
 		return
 	}
 	e := w.engine
@@ -588,7 +587,7 @@ func (w *waiter) waitInQueue() state {
 	askAt := time.Now().Add(pause)
 	timer := e.timers.Start(pause)
 	defer e.timers.Stop(timer)
-	a := awaited{timer: timer.C, bell: p.box.bell, turns: e.cohorts.park(w)}
+	a := awaited{timer: timer.C, bell: p.box.bell}
 	for {
 		// The events that came before this wait count too.
 		switch n := e.post.takeNews(&p.box); {
@@ -597,7 +596,7 @@ func (w *waiter) waitInQueue() state {
 			return w.end(nil, w.fail(ErrDone, 0))
 		case n.reopened: // another server, with another clock, may answer now
 			p.clock, p.firstSent = anchor{}, time.Time{}
-			return w.askAgain()
+			return asking
 		case n.granted:
 			p.token.readMessage(readGrant)
 			return w.takeGrant(n.grant)
@@ -605,7 +604,7 @@ func (w *waiter) waitInQueue() state {
 		// undo of this token may have caused the hint. If such a hint counted, the waiter would ask
 		// again and again without a pause.
 		case n.maybeFree && p.current:
-			return w.askAgain()
+			return asking
 		case n.isHead:
 			p.position, w.ahead = 1, 0
 			// The event only makes the waiter ask its next question sooner.
@@ -613,51 +612,12 @@ func (w *waiter) waitInQueue() state {
 		}
 		switch what, why := w.await(&a); what {
 		case timerFired:
-			return w.askAgain()
-		case turnCame:
-			w.waits = false
-			return w.takePermit(a.turn)
+			return asking
 		case waitOver:
 			return w.end(nil, w.giveUp(why))
 		default: // the bell
 		}
 	}
-}
-
-// askAgain ends the wait in the queue, to ask again. If another caller of the process has given a
-// permit to this waiter meanwhile, it takes the permit instead.
-func (w *waiter) askAgain() state {
-	if permit, came := w.unpark(); came {
-		return w.takePermit(permit)
-	}
-	return asking
-}
-
-// unpark ends the time in which the leader of a semaphore's cohort may get the permit of another
-// caller, and returns the permit that has come.
-func (w *waiter) unpark() (permit turn, came bool) {
-	if !w.waits {
-		return turn{}, false
-	}
-	w.waits = false
-	if w.engine.cohorts.unpark(w) {
-		return turn{}, false
-	}
-	return <-w.turns, true
-}
-
-// takePermit gives the leader of a semaphore's cohort a Lease of the permit in t, which another
-// caller of the process has released. The next caller becomes the leader, and gets the place in the
-// server's queue. If the permit was lost meanwhile, the leader asks again.
-func (w *waiter) takePermit(t turn) state {
-	l := w.takeOver(t)
-	if l == nil {
-		return asking
-	}
-	w.engine.cohorts.abdicate(w)
-	w.leads = false
-	w.place.giveBack(w.engine)
-	return w.end(l, nil)
 }
 
 // takeGrant takes the grant that a message has brought, if the time of the grant is certain. Then
@@ -667,12 +627,9 @@ func (w *waiter) takeGrant(g store.Event) state {
 	since, certain := w.place.grantTime(w.engine, g)
 	if !certain {
 		w.noteMessage(g)
-		return w.askAgain()
+		return asking
 	}
 	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, HandoffRemote, 0)
-	if permit, came := w.unpark(); came {
-		w.passOn(permit.hold)
-	}
 	return w.newLease(store.Grant{State: store.Granted, Fence: g.Fence, FenceCount: g.FenceCount, At: g.At, Writer: g.Writer}, since, g.HandoffTTL)
 }
 

@@ -42,7 +42,7 @@ func (p *process) run(do func()) {
 // cohort has the callers that want units on the same terms.
 type cohort struct {
 	leader  *ticket
-	parked  bool // the leader waits in the server's queue; meanwhile a caller of its process may pass a permit to it
+	parked  bool // the leader waits in the server's queue, and its place may pass to the next leader
 	waiting []*caller
 }
 

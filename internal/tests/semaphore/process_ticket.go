@@ -156,20 +156,21 @@ func (t *ticket) work(k *cohort, c *caller) {
 	}
 }
 
-// release passes the permit on to the first caller that waits in this process. If no caller
+// release passes the permit on to the first caller that waits behind the leader. If no such caller
 // waits, the permit goes back to the server.
 func (t *ticket) release(k *cohort) {
 	p := t.proc
 	if t.used < blockOf && p.localTime()-t.takenAt < 10*milli && p.localTime() < t.deadline-p.w.ttl/4 && p.w.streaks {
-		c, crossing := t.heir(k)
-		if c != nil {
+		if len(k.waiting) > 0 {
+			c := k.waiting[0]
+			k.waiting = k.waiting[1:]
 			t.used++
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.recordHold(t, t.fence)
 			// simulates that the caller gives up its wait at the moment in which it gets the
 			// permit
-			if crossing && p.w.chance(0.1) {
+			if p.w.chance(0.1) {
 				c.turn++
 				if t.server().omits(PassCrossing) {
 					p.schedule(second, c.startAcquire)
@@ -190,32 +191,6 @@ func (t *ticket) release(k *cohort) {
 	t.sendRelease()
 }
 
-// heir returns the first waiting caller of the cohort. If this caller is the leader, its place
-// in the server's queue passes to the next caller, or, without a next caller, it is given up.
-func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
-	if l := k.leader; l != nil && k.parked && l.state == waits {
-		c := l.c
-		if !k.promoteNextWith(l) && !t.server().omits(GiveUpPlace) {
-			l.giveBack()
-		}
-		return c, false
-	}
-	if len(k.waiting) == 0 {
-		return nil, false
-	}
-	c = k.waiting[0]
-	k.waiting = k.waiting[1:]
-	return c, true
-}
-
-func (k *cohort) promoteNextWith(l *ticket) (passed bool) {
-	if l.unclear {
-		k.promoteNext(nil)
-		return false
-	}
-	return k.promoteNext(l)
-}
-
 // giveBack ends a ticket that no caller wants any more, and releases its place or its permit.
 func (t *ticket) giveBack() {
 	t.state = over
@@ -227,10 +202,13 @@ func (t *ticket) sendRelease() {
 	p := t.proc
 	c, undo := t.claim, t.unclear
 	c.own = p.w.now + p.skew
-	if undo {
-		p.w.recordGivenBack(t.token)
+	release := func(s *server) answer {
+		if undo { // until then, the server may still grant the units to the queued token
+			p.w.recordGivenBack(t.token)
+		}
+		return s.release(c, undo)
 	}
-	p.w.call(p, func(s *server) answer { return s.release(c, undo) }, func(_ answer, ok bool) {
+	p.w.call(p, release, func(_ answer, ok bool) {
 		if !ok {
 			p.schedule(50*milli, t.sendRelease)
 			return

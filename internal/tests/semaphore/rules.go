@@ -24,7 +24,6 @@ const (
 	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next waiter
 	AskAgain                       // a waiter asks only after a message
 	NextLeads                      // a process asks for the next permit only when it has released the previous permit
-	GiveUpPlace                    // a caller that gets a permit from another caller of its process stays in the queue
 	PassCrossing                   // a permit that arrives when its caller has just left is forgotten
 	rulesEnd
 )
@@ -35,7 +34,7 @@ var ruleNames = [...]string{
 	PermitsAreTrue: "P and U are the truth", SameSize: "P and U have one size", NoOvertaking: "no overtaking", Tombstone: "tombstone",
 	LapsedLoses: "a lapsed claim costs the places", OutliveL: "P and U outlive L", LivingHead: "a head lives", SeenHead: "a head is seen",
 	ServeAll: "serve goes on", LeaverServes: "a leaver serves", TellAfterMost: "tell after the most", AskAgain: "ask again",
-	NextLeads: "the next leads", GiveUpPlace: "give the place up", PassCrossing: "pass a crossing permit on",
+	NextLeads: "the next leads", PassCrossing: "pass a crossing permit on",
 }
 
 // String returns the rule's name.

@@ -41,7 +41,7 @@ var needed = map[Rule]struct {
 	SmallestLimit: {"agree", breaks}, ServerTime: {"clocks", breaks}, PermitsAreTrue: {"evicts", breaks}, SameSize: {"evicts", breaks},
 	NoOvertaking: {"healthy", overtaken}, Tombstone: {"lossy", undone}, LapsedLoses: {"stops", idle}, OutliveL: {"stops", idle},
 	LivingHead: {"gone", idle}, SeenHead: {"seen", idle}, ServeAll: {"leave", idle}, LeaverServes: {"leave", idle},
-	TellAfterMost: {"few", idle}, AskAgain: {"lossy", idle}, NextLeads: {"wide", idle}, GiveUpPlace: {"stops", idle},
+	TellAfterMost: {"few", idle}, AskAgain: {"lossy", idle}, NextLeads: {"wide", idle},
 	PassCrossing: {"healthy", leftBehind},
 }
 
