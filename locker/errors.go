@@ -139,13 +139,13 @@ func (e *Error) Error() string {
 		text += " (it already holds " + printable(e.held) + ")"
 	}
 	if holder := e.blocked.describe(e.HolderMetadata); holder != "" {
-		joint := "; "
+		between := "; "
 		if strings.HasSuffix(text, ErrBusy.Error()) {
-			joint = ": "
+			between = ": "
 		} else if e.HolderMetadata != "" {
-			joint = "; the holder is "
+			between = "; the holder is "
 		}
-		text += joint + holder
+		text += between + holder
 	}
 	if e.RetryAfter > 0 {
 		text += " (retry after " + e.RetryAfter.Round(time.Millisecond).String() + ")"

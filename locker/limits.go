@@ -14,8 +14,6 @@ const (
 	// closeWaitsForAnswers is how long Close waits for answers of the server if its ctx has no
 	// deadline.
 	closeWaitsForAnswers = 5 * time.Second
-	// jointPause is the pause before a question for several keys is repeated that had no answer.
-	jointPause = 20 * time.Millisecond
 	// shortestPause keeps a Backoff of zeros from asking the server without a break.
 	shortestPause = time.Millisecond
 

@@ -38,7 +38,10 @@ type place struct {
 // messages. It also queues at a Store without messages, which may keep its waiters in order too. A
 // waiter asks such a Store again and again.
 func (p *place) prepare(w *waiter) {
-	if p.claim = w.newClaim(); w.cohort != nil && w.rule.Mode == Exclusive {
+	if p.claim.Owner == "" {
+		p.claim = w.newClaim()
+	}
+	if w.cohort != nil && w.rule.Mode == Exclusive {
 		p.claim.FenceCount = w.engine.cfg.handoffs
 	}
 	post := &w.engine.post

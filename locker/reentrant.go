@@ -70,8 +70,6 @@ type partLocker struct {
 	families  *partLocker // the Locker whose leases callers hold: p, or the striped Locker that NewReentrant was given
 }
 
-var _ multiLocker = (*partLocker)(nil)
-
 func (p *partLocker) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	lock, err := p.lockOf(rule)
 	if err != nil {
@@ -97,7 +95,7 @@ func (p *partLocker) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, er
 			return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 		}
 	}
-	return gather(ctx, func(g *gathering) error {
+	return takeSet(ctx, func(s *lockSet) error {
 		leases := make([]*Lease, len(rules))
 		var others []int // the indexes in rules of the keys whose locks are not in ctx
 		for i, rule := range rules {
@@ -109,22 +107,22 @@ func (p *partLocker) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, er
 				others = append(others, i)
 			default:
 				leases[i] = part
-				g.add(part)
+				s.add(part)
 			}
 		}
 		if len(others) > 0 {
-			if err := p.takeLocks(g, rules, locks, others, leases); err != nil {
+			if err := p.takeLocks(s, rules, locks, others, leases); err != nil {
 				return err
 			}
 		}
-		g.leases = leases
+		s.leases = leases
 		return nil
 	})
 }
 
 // takeLocks takes the locks of the rules at the indexes in places, and puts their leases into
 // leases.
-func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, leases []*Lease) error {
+func (p *partLocker) takeLocks(s *lockSet, rules, locks []Rule, places []int, leases []*Lease) error {
 	wanted, first := make([]Rule, len(places)), make(map[string]string)
 	for n, i := range places {
 		wanted[n] = locks[i]
@@ -133,7 +131,7 @@ func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, 
 		}
 	}
 	wanted = mergeByKey(wanted)
-	roots, err := acquireAll(g.ctx, p.inner, wanted)
+	roots, err := acquireAll(s.ctx, p.inner, wanted)
 	if e, ok := errors.AsType[*Error](err); ok {
 		return p.withCallerKey(err, first[e.Key])
 	} else if err != nil {
@@ -143,17 +141,17 @@ func (p *partLocker) takeLocks(g *gathering, rules, locks []Rule, places []int, 
 	for n, root := range roots {
 		lock := wanted[n].Key
 		taken[lock] = p.newFamily(root, lock, first[lock])
-		g.leases = append(g.leases, taken[lock]) // if taking a part fails, all parts are released
+		s.leases = append(s.leases, taken[lock]) // if taking a part fails, all parts are released
 	}
 	for _, i := range places {
 		of := taken[locks[i].Key]
 		if leases[i] = of; of.rule.Key == rules[i].Key {
 			continue
 		}
-		if leases[i], err = of.nest(g.ctx, rules[i]); err != nil {
+		if leases[i], err = of.nest(s.ctx, rules[i]); err != nil {
 			return err
 		}
-		g.leases = append(g.leases, leases[i])
+		s.leases = append(s.leases, leases[i])
 	}
 	return nil
 }

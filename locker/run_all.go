@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
@@ -167,6 +170,8 @@ type multiLocker interface {
 	acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error)
 }
 
+var _, _ multiLocker = (*Engine)(nil), (*partLocker)(nil)
+
 // acquireAll takes all locks of rules or none, and returns the leases. ctx is the context of the
 // takeState. The parameter rules is sorted by key, with each key once.
 func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
@@ -174,13 +179,13 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 		return s.acquireAll(ctx, rules)
 	}
 	began := time.Now()
-	return gather(ctx, func(g *gathering) error {
+	return takeSet(ctx, func(s *lockSet) error {
 		for _, rule := range rules {
-			lease, err := l.Acquire(g.ctx, rule.withRemainingWait(began))
+			lease, err := l.Acquire(s.ctx, rule.withRemainingWait(began))
 			if err != nil {
 				return err
 			}
-			g.add(lease)
+			s.add(lease)
 		}
 		return nil
 	})
@@ -197,29 +202,29 @@ func (r Rule) withRemainingWait(began time.Time) Rule {
 	return r
 }
 
-// gathering has the leases that a RunAll has taken so far. RunAll waits for its next lease with
-// ctx, which ends when one of the taken leases ends.
-type gathering struct {
+// lockSet has the leases that a RunAll has taken so far. RunAll waits for its next lease with ctx,
+// which ends when one of the taken leases ends.
+type lockSet struct {
 	ctx    context.Context
 	takes  *takeState // nil if no RunAll takes the leases
 	leases []*Lease
 }
 
-// gather calls collect, and returns the leases that collect has added. If collect fails or panics,
-// they are released, and KeepFor does not keep their keys.
-func gather(ctx context.Context, collect func(*gathering) error) (leases []*Lease, err error) {
-	g := &gathering{ctx: ctx, takes: takesIn(ctx)}
+// takeSet calls take, and returns the leases that take has added. If take fails or panics, they are
+// released, and KeepFor does not keep their keys.
+func takeSet(ctx context.Context, take func(*lockSet) error) (leases []*Lease, err error) {
+	s := &lockSet{ctx: ctx, takes: takesIn(ctx)}
 	whole := false
 	defer func() {
 		if !whole {
-			for _, l := range g.leases {
+			for _, l := range s.leases {
 				l.keepNothing()
 			}
-			_ = releaseAll(ctx, g.leases, false)
+			_ = releaseAll(ctx, s.leases, false)
 		}
 	}()
-	if err := collect(g); err != nil {
-		for _, l := range g.leases {
+	if err := take(s); err != nil {
+		for _, l := range s.leases {
 			if lost := l.state.endError(); lost != nil { // the loss of l ended the wait for the next lease
 				return nil, l.wrap(OpAcquire, lost)
 			}
@@ -227,12 +232,238 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 		return nil, err
 	}
 	whole = true
-	return g.leases, nil
+	return s.leases, nil
 }
 
 // add adds l to the leases.
-func (g *gathering) add(l *Lease) {
-	g.leases = append(g.leases, l)
-	g.takes.add(l)
-	g.ctx = l.state.derive(g.ctx)
+func (s *lockSet) add(l *Lease) {
+	s.leases = append(s.leases, l)
+	s.takes.add(l)
+	s.ctx = l.state.derive(s.ctx)
+}
+
+// acquireAll takes the locks of a RunAll. If all keys are free and the Store can take several keys
+// in one step, one call takes them all. Otherwise that step takes nothing, and each lock is taken
+// alone, in order, with a normal wait. So a caller that wants many keys waits in one queue after the
+// other, like every other caller. If instead the one step were repeated until it succeeds, the
+// caller would overtake the waiters for single keys, or would never succeed.
+func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
+	began := time.Now()
+	var all []*waiter
+	returned := false
+	defer func() {
+		if !returned {
+			err = errPanicked
+		}
+		for _, w := range all {
+			if w.lease == nil {
+				w.place.giveBack(e)
+			}
+			_, _ = w.report(nil, err) // no effect on a waiter that has a result already
+			e.leaveAcquire()
+		}
+	}()
+	for _, rule := range rules {
+		w, err := e.newWaiter(ctx, rule)
+		if err != nil {
+			returned = true
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	for _, w := range all {
+		w.observe()
+	}
+	leases, err = takeSet(ctx, func(s *lockSet) error {
+		if taken, err := e.takeTogether(s, all, began); taken || err != nil {
+			return err
+		}
+		for i, w := range all {
+			if w.ctx, w.rule = s.ctx, w.rule.withRemainingWait(began); i > 0 {
+				w.began = time.Now()
+			}
+			lease, err := w.report(w.run())
+			if err != nil {
+				return err
+			}
+			s.add(lease)
+		}
+		return nil
+	})
+	returned = true
+	return leases, err
+}
+
+// takeTogether tries to take all locks in one step, and adds their leases to s. The step takes all
+// or none. If taken is false, each lock must be taken alone. After a step without an answer, this is
+// done with the tokens of the step, so that each acquire finds what the step has taken, or will take
+// late.
+func (e *Engine) takeTogether(s *lockSet, all []*waiter, began time.Time) (taken bool, err error) {
+	apart := func(w *waiter) bool { return w.rule.Mode == Shared || w.rule.Limit > 0 } // one step does not suit them
+	if e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) || s.ctx.Err() != nil || all[0].isRefused() {
+		return false, nil
+	}
+	sentAt, claims := time.Now(), make([]store.Claim, len(all))
+	for i, w := range all {
+		w.describe()
+		w.place.claim = w.newClaim()
+		w.place.send(sentAt)
+		w.calls++
+		claims[i] = w.place.claim
+	}
+	grants, failure, err := e.askForAll(all, claims, began)
+	if err != nil {
+		return false, err
+	}
+	no, refused := errors.AsType[*store.Refusal](failure)
+	refused = refused && !errors.Is(no, store.ErrNotReplicated)
+	taken = failure == nil
+	for i, w := range all {
+		switch p := w.place; {
+		case refused:
+			p.token.endCall(callRefused)
+		case failure != nil:
+			p.token.endCall(callLost)
+		default:
+			p.token.endCall(p.eventOf(grants[i]))
+			taken = taken && grants[i].State == store.Granted
+		}
+	}
+	if taken {
+		return true, s.addLeases(all, grants, sentAt)
+	}
+	for i, g := range grants {
+		switch w := all[i]; {
+		case g.State == store.Done:
+			return false, w.fail(ErrDone, 0)
+		case g.State == store.Busy && g.Holder.Left != 0 && w.rule.Wait == NoWait:
+			w.noteBusy(g)
+			return false, w.giveUp(errWaitOver)
+		}
+	}
+	for _, w := range all {
+		if w.place.token.state == tokenNowhere {
+			w.own = place{} // the acquire of this lock alone has a token of its own
+		}
+	}
+	return false, nil
+}
+
+// askForAll asks the Store for all claims in one step, and waits for the answer. If the step has no
+// answer, failure says why. If the caller must not wait any longer, err is the error for it.
+func (e *Engine) askForAll(all []*waiter, claims []store.Claim, began time.Time) (grants []store.Grant, failure, err error) {
+	first := all[0] // the one that waits for the shortest time
+	for _, w := range all {
+		if w.rule.Wait > 0 && (first.rule.Wait <= 0 || w.rule.Wait < first.rule.Wait) {
+			first = w
+		}
+	}
+	a := awaited{}
+	if first.rule.Wait > 0 {
+		timer := e.timers.Start(max(first.rule.Wait-time.Since(began), 0))
+		defer e.timers.Stop(timer)
+		a.timer = timer.C
+	}
+	silence := e.timers.Start(unansweredFor + lateBy)
+	defer e.timers.Stop(silence)
+	a.silence = silence.C
+	// The call may go on after this function has returned, so these waiters are not recycled.
+	var answers []store.Grant
+	var failed error
+	answered, calling := make(chan struct{}), all[0].observed
+	a.answer = answered
+	e.calls.Do(func() {
+		defer close(answered)
+		if answers, failed = e.can.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
+			failed = fmt.Errorf("the Store answered %d of %d claims", len(answers), len(claims))
+		}
+	})
+	what, why := first.await(&a)
+	switch what {
+	case answerCame:
+		return answers, failed, nil
+	case silenceOver:
+		return nil, errNoAnswer, nil
+	case timerFired:
+		why = errWaitOver
+	default:
+	}
+	if time.Since(first.place.sentAt) > freshGrant {
+		first.failure = errNoAnswer
+	}
+	return nil, nil, first.giveUp(why)
+}
+
+// addLeases makes the leases of the grants, one for each of the waiters, and adds them to s. The
+// deadlines count from sentAt.
+func (s *lockSet) addLeases(all []*waiter, grants []store.Grant, sentAt time.Time) error {
+	for i, w := range all {
+		w.ctx = s.ctx
+		if w.newLease(grants[i], sentAt, 0); w.lease == nil {
+			return cmp.Or(w.err, w.fail(asUnavailable(cmp.Or(w.failure, errNoAnswer)), 0))
+		}
+		lease, err := w.report(w.lease, nil)
+		if err != nil {
+			return err
+		}
+		s.add(lease)
+	}
+	return nil
+}
+
+// takeState is the state of a RunAll that still takes its locks. The context carries it through
+// Lockers of any kind to the Engine. So the Engine knows which locks the RunAll already has, and
+// the order of their keys.
+type takeState struct {
+	mu     sync.Mutex
+	leases []*Lease // the leases taken so far
+	// True if the RunAll has all its leases or has failed. Later acquires with the context do not
+	// belong to this RunAll.
+	ended bool
+}
+
+// beginTakes returns a context that marks the acquires of a RunAll until the function end is
+// called.
+func beginTakes(ctx context.Context) (_ context.Context, end func()) {
+	t := new(takeState)
+	ctx = context.WithValue(ctx, leaseKey{}, &heldList{takes: t, outer: heldIn(ctx)})
+	return ctx, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.ended = true
+	}
+}
+
+// takesIn returns the state of the RunAll to which an acquire with the context ctx belongs, or nil
+// if there is none.
+func takesIn(ctx context.Context) *takeState {
+	for h := heldIn(ctx); h != nil; h = h.outer {
+		if h.takes != nil && !h.takes.hasEnded() {
+			return h.takes
+		}
+	}
+	return nil
+}
+
+func (t *takeState) add(l *Lease) {
+	if t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.leases = append(t.leases, l)
+	}
+}
+
+// hasEnded reports whether the RunAll has all its leases or has failed.
+func (t *takeState) hasEnded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended
+}
+
+// allLeases returns the leases that the RunAll has taken so far, and the leases that its caller had
+// before.
+func (t *takeState) allLeases(ctx context.Context) []*Lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append(LeasesFromContext(ctx), t.leases...)
 }

@@ -140,7 +140,7 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 		}
 		store.LoseReplies(locker.OpAcquire, 1000)
 		err := locker.RunAll(t.Context(), l, rules, mustNotRun(t))
-		wantErr(t, err, "b", locker.ErrUnavailable)
+		wantErr(t, err, "a", locker.ErrUnavailable)
 		wantNot(t, err, locker.ErrBusy)
 		synctest.Wait()
 		if store.Len() != 0 {
