@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Whatever asks the server, a server that answers nothing costs a caller one second. A reader
-// subscribes before it asks, and the second is for both.
+// Whatever asks the server, a server that answers nothing costs a caller one second. A reader waits
+// for its subscription before it asks, for a quarter of a second.
 func TestACallerWhoGetsNoAnswerIsBackAfterASecond(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(c *redis.Client) (*locker.Engine, error){

@@ -64,9 +64,9 @@ const (
 	// firstGuess is the least time for which a holder is assumed to have held the key. Without this
 	// minimum, callers would ask again and again when nothing is known about the holder.
 	firstGuess = 50 * time.Millisecond
-	// An estimate of how long leases of a Name are held needs enoughHolds leases, and uses about the
-	// last rememberWell. Further Names than mostNames are not remembered: a Name has few values.
-	enoughHolds, rememberWell, mostNames = 10, 16, 1024
+	// An estimate of how long leases of a Name are held uses about the last rememberWell leases.
+	// Further Names than mostNames are not remembered: a Name has few values.
+	rememberWell, mostNames = 16, 1024
 	// An adaptive TTL is the delay of renewals times ttlFactor. A smaller delay lowers the known one
 	// by 1/fallDivisor of the difference.
 	ttlFactor, fallDivisor = 10, 16

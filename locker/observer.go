@@ -129,12 +129,6 @@ type Outcome struct {
 	// Waited is how long an acquire waited for other holders, of any process. Waited is 0 when
 	// the first answer was the grant.
 	Waited time.Duration
-	// Expected is the estimated wait of an acquire. The estimate is made when the server first
-	// answers that the key is busy. It is calculated from the place in the queue, and from how long
-	// this process has held earlier leases of the same Rule.Name. Expected is 0 when this process
-	// has held fewer than 10 such leases. It is also 0 for an acquire that waited behind other
-	// callers of this process and did not ask the server.
-	Expected time.Duration
 	// TTL is the TTL that an acquire asked for. For OpHold and OpRelease it is the TTL of the last
 	// renewal, which [WithAdaptiveTTL] and Extend change. TTL is 0 for all other operations.
 	TTL time.Duration

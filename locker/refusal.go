@@ -230,7 +230,7 @@ func (w *waiter) blocked() blocked {
 func (w *waiter) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
 		Result: resultOf(OpAcquire, err), Err: err, Calls: w.calls, Rounds: w.rounds, HolderMetadata: unsigned(w.place.holder.Metadata),
-		TTL: w.rule.leaseTTL(), Expected: w.expected,
+		TTL: w.rule.leaseTTL(),
 	}
 	if l != nil {
 		o.Fence = l.fence

@@ -36,7 +36,7 @@ func (w *waiter) remaining() time.Duration {
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := w.engine.times.meanHold(w.rule.Name, 1); ok {
+	if usual := w.engine.times.meanHold(w.rule.Name); usual > 0 {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)

@@ -32,16 +32,15 @@ func (t *holdStats) recordHold(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// meanHold returns how long leases whose Rule.Name is name were held so far, on average. It returns
-// false until the number of such leases is at least enough.
-func (t *holdStats) meanHold(name string, enough int) (time.Duration, bool) {
+// meanHold returns how long leases whose Rule.Name is name were held so far, on average, or 0 if
+// there were none.
+func (t *holdStats) meanHold(name string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.byName[name]
-	if h == nil || h.holds < enough {
-		return 0, false
+	if h := t.byName[name]; h != nil {
+		return h.mean
 	}
-	return h.mean, true
+	return 0
 }
 
 // recordAttempt records whether an attempt after a pause succeeded. A success makes the pause

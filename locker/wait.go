@@ -63,21 +63,18 @@ type waiter struct {
 	leads  bool      // the cohort waits until this waiter gets a hold or abdicates
 
 	// What it has seen.
-	calls     int
-	rounds    int           // how many round trips a quorum needed
-	asked     time.Time     // when the server was first asked; zero: not yet
-	busySince time.Time     // zero: no holder was seen
-	heldSince time.Time     // when the holder got the key; zero: unknown
-	ahead     int           // how many callers and other processes are known to wait in front of it
-	expected  time.Duration // the expected length of the wait
-	failure   error         // the error of the last call that gave no answer
-	admitted  bool          // it is counted among the waiters of its key
-	polled    bool          // the last question was sent after a pause of the Backoff
-	sighting  *sighting     // what the Observer learns about the holder; nil: no holder was seen yet
-	// subscribing is how long a reader has waited for its subscription before its first question.
-	subscribing time.Duration
-	pauses      func() (time.Duration, bool)
-	stopPauses  func()
+	calls      int
+	rounds     int       // how many round trips a quorum needed
+	asked      time.Time // when the server was first asked; zero: not yet
+	busySince  time.Time // zero: no holder was seen
+	heldSince  time.Time // when the holder got the key; zero: unknown
+	ahead      int       // how many callers and other processes are known to wait in front of it
+	failure    error     // the error of the last call that gave no answer
+	admitted   bool      // it is counted among the waiters of its key
+	polled     bool      // the last question was sent after a pause of the Backoff
+	sighting   *sighting // what the Observer learns about the holder; nil: no holder was seen yet
+	pauses     func() (time.Duration, bool)
+	stopPauses func()
 
 	// The result.
 	lease *Lease
@@ -486,11 +483,6 @@ func (w *waiter) noteBusy(g store.Grant) {
 	if w.busySince.IsZero() {
 		w.busySince = p.sentAt
 	}
-	if w.expected == 0 {
-		if d, ok := w.engine.times.meanHold(w.rule.Name, enoughHolds); ok {
-			w.expected = d * time.Duration(max(g.Place, 1)) / time.Duration(w.rule.maxHolders())
-		}
-	}
 	if w.cohort != nil {
 		w.engine.cohorts.noteBusy(w)
 	}
@@ -711,9 +703,7 @@ func (w *waiter) subscribeFirst() error {
 	if p := &w.engine.post; p.notifier == nil || !w.engine.cfg.queue || p.inbox(w.key()) != "" {
 		return nil
 	}
-	began := time.Now()
-	_, why := w.open(unansweredFor / 2)
-	w.subscribing = time.Since(began)
+	_, why := w.open(unansweredFor / 4)
 	return why
 }
 
@@ -747,33 +737,19 @@ func (w *waiter) renewPlace() {
 	w.place.prepare(w)
 }
 
-// silence returns a channel for the question that was just sent. The channel is signalled when the
-// question must be given up because it has no answer. If nobody has answered yet, the caller
-// expects to be back after unansweredFor. This time includes the subscription of a reader before
-// its first question. A Store with Steps gives a question a limit of its own, also a repeated one,
-// because its error says more. The time for which a caller has waited for its turn in this process
-// does not count. The caller must call end.
+// silence returns a channel that is signalled when the question that was just sent must be given up,
+// because it has no answer. Only a Store without Steps is watched: it may ignore its context and
+// hang. Other Stores give their calls up by themselves. The caller must call end.
 func (w *waiter) silence() (expired <-chan time.Time, end func()) {
-	e, spent := w.engine, w.subscribing
-	switch {
-	case e.mayHang && w.busySince.IsZero():
-		spent = time.Since(w.asked)
-	case e.mayHang, w.calls > 1, spent < unansweredFor/20:
-		return e.silence()
-	}
-	timer := e.timers.Start(max(unansweredFor-spent, 0) + lateBy)
-	return timer.C, func() { e.timers.Stop(timer) }
-}
-
-// silence returns a channel for an acquire that begins now, like [waiter.silence]. Only a Store
-// without Steps is watched, because such a Store may ignore its context and hang. Other Stores give
-// up their calls by themselves.
-func (e *Engine) silence() (expired <-chan time.Time, end func()) {
-	if !e.mayHang {
+	if !w.engine.mayHang {
 		return nil, func() {}
 	}
-	timer := e.timers.Start(calls.Timeout)
-	return timer.C, func() { e.timers.Stop(timer) }
+	limit := calls.Timeout
+	if w.busySince.IsZero() { // nobody has answered yet
+		limit = max(unansweredFor-time.Since(w.asked), 0) + lateBy
+	}
+	timer := w.engine.timers.Start(limit)
+	return timer.C, func() { w.engine.timers.Stop(timer) }
 }
 
 // awaited are the events for which a waiter waits. A nil channel has no event.
