@@ -20,9 +20,6 @@ const (
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
 	// died. The head of the queue asks every headAsks, and the other waiters ask every othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
-	// Timers fire a millisecond late. So when the holder's time is nearly over, the head asks
-	// without a pause, at most mostRushes times.
-	rushFrom, mostRushes = 2 * time.Millisecond, 20
 	// A lease that the server has granted by message lasts for at most longestHand until the
 	// winner renews it. So if the winner is paused or cut off, the other waiters lose only
 	// longestHand, and not the winner's TTL.

@@ -30,7 +30,6 @@ type place struct {
 	position     int // in the server's queue; 1 is the head; 0: unknown, or in no queue
 	notListening bool
 	rechecks     int
-	rushed       int // the number of questions that followed without a pause
 }
 
 // prepare makes the place ready for the first acquire of w. It reserves a block of fences if w

@@ -3,7 +3,6 @@ package locker
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
@@ -22,7 +21,6 @@ type post struct {
 	engine   *Engine
 	notifier store.Notifier // nil: the Store is no Notifier
 	silence  func()
-	warming  atomic.Bool
 	resets   sync.Map // the inboxes of which a Reset is under way
 
 	mu    sync.Mutex
@@ -88,15 +86,6 @@ func (p *post) open(key string, done func(inbox string, err error)) {
 		defer cancel()
 		done(p.notifier.Open(ctx, key))
 	})
-}
-
-// warm subscribes in the background, because a caller that waits in this process will soon ask the
-// server.
-func (p *post) warm(key string) {
-	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
-		return
-	}
-	p.open(key, func(string, error) { p.warming.Store(false) }) // a caller that needs the inbox subscribes itself
 }
 
 // resubscribe is called when the server has answered that inbox has no subscriber. It does not wait

@@ -234,9 +234,6 @@ func (w *waiter) waitInCohort() state {
 		case !w.waits:
 			return asking
 		}
-		if e.cfg.queue {
-			e.post.warm(w.key())
-		}
 		if len(w.turns) == 0 {
 			w.noteWait(0)
 		}
@@ -636,15 +633,9 @@ func (w *waiter) patience() (d time.Duration, ok bool) {
 	notified := p.claim.Inbox != "" && !p.notListening && e.post.inbox(p.claim.Key) != ""
 	if p.current && p.position > 0 && notified && (p.position > 1 || !p.holder.Foreign) {
 		p.rechecks++
-		if left > rushFrom {
-			p.rushed = 0
-		}
 		switch {
-		case p.position == 1 && left >= 0 && left <= rushFrom && p.rushed < mostRushes:
-			p.rushed++
-			return 0, true
 		case p.position == 1 && left >= 0:
-			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
+			return min(headAsks, left+time.Millisecond), true
 		case p.position == 1 || p.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
 		// A foreign holder frees the key without a message. The head of the queue polls for it
