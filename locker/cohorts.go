@@ -322,7 +322,7 @@ func (cs *cohorts) abdicate(w *waiter) {
 }
 
 // leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
-// place is in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort,
+// place may be in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort,
 // and keeps its memory if vacate allows that. The caller holds cs.mu.
 func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	reusable := cs.sharing(c.terms).vacate(c)
@@ -330,7 +330,8 @@ func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	c.hold, c.open = nil, false
 	if len(c.waiting) > 0 {
 		t := turn{seen: c.look(-1)} // the new leader is not in front of itself
-		if former != nil && former.place.token.state == tokenQueued {
+		// If it is not clear that the server has the token in its queue, the new leader asks at once.
+		if former != nil && former.place.claim.Queue && former.place.token.state != tokenNowhere {
 			t.place = former.handOver()
 		}
 		c.next().turns <- t

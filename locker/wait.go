@@ -252,6 +252,8 @@ func (w *waiter) waitInCohort() state {
 			w.note(t.seen)
 			if w.leads = true; t.place != nil {
 				w.place = t.place
+			}
+			if w.place.token.state == tokenQueued {
 				return queued
 			}
 			return asking
