@@ -126,8 +126,13 @@ const QueueLife = 10 * time.Second
 
 const Timeout = 5 * time.Second // the time-out of calls in the background
 
-// BetweenRepeats are the pauses between attempts at a server that does not answer.
-var BetweenRepeats = Jittered(Doubling(firstPause, 500*time.Millisecond))
+// BetweenRepeats are the pauses between attempts at a server that does not answer: 10 ms, doubling
+// up to 500 ms, jittered, without an end. It is a function, and not a value, so that the loop over it
+// allocates nothing.
+func BetweenRepeats(yield func(time.Duration) bool) {
+	for d := firstPause; yield(d/2 + rand.N(d/2+1)); d = min(2*d, 500*time.Millisecond) {
+	}
+}
 
 const firstPause = 10 * time.Millisecond
 
