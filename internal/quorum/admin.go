@@ -1,48 +1,19 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
-
-// answer is the answer of one node.
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-// askUntil asks all nodes until the answers so far decide the question, and returns the answers by
-// node. A node that has not answered has errSilent.
-func askUntil[T any](q *quorum, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
-	all := make([]answer[T], len(q.nodes))
-	for i := range all {
-		all[i].err = errSilent
-	}
-	gatherAll(q, q.allNodes(), async(ask), func() bool { return decided(all) }, func(n *node, v T, err error) {
-		all[n.index] = answer[T]{v, err}
-	})
-	return all
-}
-
-// askAll asks all nodes, and returns the answers by node. It waits for unresponsive nodes too.
-func askAll[T any](q *quorum, ask func(n *node) (T, error)) []answer[T] {
-	all, ended := make([]answer[T], len(q.nodes)), make(chan struct{})
-	g := &gather[T]{quorum: q, patient: true, decided: func() bool { return false }, end: func() { close(ended) }}
-	g.take = func(n *node, v T, err error) { all[n.index] = answer[T]{v, err} }
-	g.start(q.allNodes(), async(ask))
-	<-ended
-	for n := range q.eachNode(g.open) {
-		all[n.index].err = errSilent
-	}
-	return all
-}
 
 // keyState is the state of a key as one node shows it, or as several nodes show it together.
 type keyState struct {
@@ -80,7 +51,7 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 		id    string
 		fence uint64
 	}
-	holder, _, err := q.inspect(context.WithoutCancel(ctx), key, func(all []answer[keyState]) bool {
+	holder, _, err := q.inspect(ctx, key, func(all []answer[keyState]) bool {
 		equal := make(map[vote]int)
 		for _, a := range all {
 			v := vote{a.value.id, a.value.Fence}
@@ -102,24 +73,21 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 // inspect does the work of Inspect, and asks until the function decided returns true. It returns
 // the state of the holder, and the state at each node.
 func (q *quorum) inspect(ctx context.Context, key string, decided func([]answer[keyState]) bool) (keyState, []answer[keyState], error) {
-	views := askUntil(q, func(n *node) (keyState, error) { return n.readState(ctx, key) }, decided)
-	holder, most, answers := "", 0, 0
+	ctx = context.WithoutCancel(ctx)
+	views := askEach(q, q.patience, func(n *node) (keyState, error) { return n.readState(ctx, key) }, decided)
+	holder := ""
 	votes := make(map[string]int)
-	var errs []error
-	for i, v := range views {
-		if v.err != nil {
-			errs = append(errs, q.nodes[i].error(v.err))
-			continue
-		}
-		answers++
-		if votes[v.value.id]++; v.value.id != "" && votes[v.value.id] > most {
-			holder, most = v.value.id, votes[v.value.id]
+	for _, v := range views {
+		if id := v.value.id; id != "" {
+			if votes[id]++; votes[id] > votes[holder] {
+				holder = id
+			}
 		}
 	}
-	if answers < q.need {
-		return keyState{}, nil, q.errTooFew("answered", answers, errs)
+	if err := tooFew(q, "answered", views); err != nil {
+		return keyState{}, nil, err
 	}
-	if most == 0 || most+len(q.nodes)-answers < q.need {
+	if holder == "" || votes[holder]+len(views)-successes(views) < q.need {
 		return keyState{}, views, nil // a token with a minority of the votes is no holder
 	}
 	return q.describe(views, holder), views, nil
@@ -167,7 +135,9 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
 	}
 	t := releaseTally{quorum: q}
-	open := gatherAll(q, q.allNodes(), func(n *node, onAnswer func(store.Grant, error)) {
+	// The votes that the holder may still have must be no quorum any more.
+	over := func() bool { return t.released+t.notHeld > len(q.nodes)-q.need }
+	open := gather(q, q.patience, q.allNodes(), func(n *node, onAnswer func(store.Grant, error) bool) {
 		args := releaseArgs{tombstone: "revoked:" + reason}
 		if holder.Kept {
 			args.vote = noVote
@@ -175,13 +145,12 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 				args.vote = v.value.minted
 			}
 		}
-		n.release(ctx, c, args, onAnswer)
-		// The votes that the holder may still have must be no quorum any more.
-	}, func() bool { return t.released > 0 && t.released+t.notHeld > len(q.nodes)-q.need }, t.record)
+		n.release(ctx, c, args, link.Release, func(g store.Grant, err error) { onAnswer(g, err) })
+	}, func() bool { return t.released > 0 && over() }, func(i int, g store.Grant, err error) { t.record(q.nodes[i], g, err) })
 	switch {
-	case t.released > 0 && t.released+t.notHeld > len(q.nodes)-q.need:
+	case t.released > 0 && over():
 		return store.Grant{State: store.Released}, nil
-	case t.notHeld > len(q.nodes)-q.need:
+	case over():
 		return store.Grant{State: store.NotOurs}, nil
 	}
 	return t.result(open)
@@ -196,30 +165,9 @@ const noVote = 1
 // clock. So a fence above the clocks may be forgotten when such nodes vote again.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
-	raised, refused := 0, 0
-	var errs []error
-	open := gatherAll(q, q.allNodes(), async(func(n *node) (struct{}, error) {
-		return struct{}{}, n.RaiseFence(ctx, key, atLeast)
-	}), func() bool { return raised >= q.need }, func(n *node, _ struct{}, err error) {
-		if err == nil {
-			raised++
-			return
-		}
-		if errs = append(errs, n.error(err)); isRefusal(err) {
-			refused++
-		}
-	})
-	if raised >= q.need {
-		return nil
-	}
-	for n := range q.eachNode(open) {
-		errs = append(errs, n.error(errSilent))
-	}
-	err := q.errTooFew("raised it", raised, errs)
-	if refused == len(q.nodes) {
-		return &store.Refusal{Err: err}
-	}
-	return err
+	all := askEach(q, q.patience, func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) },
+		func(all []answer[struct{}]) bool { return successes(all) >= q.need })
+	return tooFew(q, "raised it", all)
 }
 
 // Keys waits until more than half of the nodes have answered, and returns the keys that any of
@@ -230,32 +178,15 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan answer[[]string], len(q.nodes))
-	for _, n := range q.nodes {
-		n.links.Pool.Do(func() {
-			keys, err := n.Keys(ctx, pattern)
-			if err != nil {
-				err = n.error(err)
-			}
-			answers <- answer[[]string]{keys, err}
-		})
+	all := askEach(q, math.MaxInt64, func(n *node) ([]string, error) { return n.Keys(ctx, pattern) },
+		func(all []answer[[]string]) bool { return successes(all) >= q.need })
+	if err := cmp.Or(ctx.Err(), tooFew(q, "answered", all)); err != nil {
+		return nil, err
 	}
 	found := make(map[string]struct{})
-	var errs []error
-	for answered := 0; answered < q.need; {
-		var a answer[[]string]
-		select {
-		case a = <-answers:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if a.err == nil {
-			answered++
-			for _, key := range a.value {
-				found[key] = struct{}{}
-			}
-		} else if errs = append(errs, a.err); len(errs) > len(q.nodes)-q.need {
-			return nil, q.errTooFew("answered", answered, errs)
+	for _, a := range all {
+		for _, key := range a.value {
+			found[key] = struct{}{}
 		}
 	}
 	return slices.Sorted(maps.Keys(found)), nil
@@ -266,7 +197,7 @@ func (*quorum) Queue(context.Context, string) ([]store.Waiter, error) { return n
 
 // CheckServer checks every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
-	for i, a := range askAll(q, func(n *node) ([]store.Warning, error) { return n.CheckServer(ctx), nil }) {
+	for i, a := range askEach(q, q.patience, func(n *node) ([]store.Warning, error) { return n.CheckServer(ctx), nil }, nil) {
 		for _, w := range a.value {
 			w.Text = "node " + strconv.Itoa(i) + ": " + w.Text
 			all = append(all, w)
@@ -280,7 +211,7 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 func (q *quorum) Explain(string) error {
 	var errs []error
 	for _, n := range q.nodes {
-		if n.underWay.Load() > 0 {
+		if n.calls.Idle() != nil {
 			errs = append(errs, n.error(errSilent))
 		} else if err := n.last.Load(); err != nil {
 			errs = append(errs, n.error(*err))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -25,23 +26,19 @@ import (
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, a token has one round at a time, and votes are given back only between rounds.
 type ballot struct {
-	claim store.Claim   // the claim of the latest acquire
-	life  time.Duration // the life of a vote
-
 	mu         sync.Mutex
+	claim      store.Claim // the claim of the latest acquire
 	asking     nodes
 	holds      nodes
 	unclear    nodes
 	giving     nodes
 	votes      [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
-	givingEnds time.Time         // the time at which all votes of the nodes in giving have expired
+	expires    time.Time         // the time at which all votes that are being given back have expired
 	busy       bool              // an acquire of the token is under way
 	won        bool              // a quorum has granted the token's acquire, so its votes stay until the release
 	releasing  bool              // the token is being released
 	released   nodes             // nodes that have confirmed a release of the kind releasedAs
 	releasedAs releaseKind
-	proposed   uint64    // the fence that the round proposes to the nodes
-	proposedAt time.Time // when this fence was first proposed
 	forgetAt   time.Time // the time after which the ballot may be dropped: then the release goes to all nodes
 }
 
@@ -53,9 +50,8 @@ type ballots struct {
 }
 
 // enter returns the ballot of c.Owner for an acquire that begins, and makes the ballot if there is
-// none. The parameter life is how long a node keeps a vote. The result ok is false while another
-// acquire of the token is under way.
-func (bs *ballots) enter(c store.Claim, life time.Duration) (b *ballot, ok bool) {
+// none. The result ok is false while another acquire of the token is under way.
+func (bs *ballots) enter(q *quorum, c store.Claim) (b *ballot, ok bool) {
 	now := time.Now()
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -81,7 +77,7 @@ func (bs *ballots) enter(c store.Claim, life time.Duration) (b *ballot, ok bool)
 	if b.busy {
 		return b, false
 	}
-	b.claim, b.life, b.busy = c, life, true
+	b.claim, b.busy = c, true
 	b.forgetAt = now.Add(max(c.TTL, time.Minute) + calls.QueueLife)
 	return b, true
 }
@@ -100,50 +96,28 @@ func (bs *ballots) drop(owner string) {
 	delete(bs.all, owner)
 }
 
-// undone is called when the token was undone. Its ballot stays for a while, so that no acquire of
-// the token can begin that its caller has given up already.
-func (b *ballot) undone() {
+// begin begins a round, and returns the nodes to ask. Before that, it waits some milliseconds for
+// late answers to an earlier round. The result ok is false when the token is being released.
+func (b *ballot) begin(q *quorum) (ask nodes, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forgetAt = time.Now().Add(calls.Timeout)
-}
-
-// proposalLife is how long repetitions of an acquire propose the same fence. During this time, a
-// node may still receive the first proposal.
-const proposalLife = time.Second
-
-// begin begins a round. It returns the nodes to ask, and the fence to propose. The result timed is
-// true if the proposal is the present time by the clocks of a majority, as far as they were
-// measured; the parameter anew asks for such a proposal. The result ok is false when the token is
-// being released.
-func (b *ballot) begin(q *quorum, anew bool) (ask nodes, proposed uint64, timed, ok bool) {
-	now := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.releasing {
-		return 0, 0, false, false
+	for range 5 {
+		if b.asking|b.giving == 0 {
+			break
+		}
+		b.mu.Unlock()
+		<-time.After(time.Millisecond)
+		b.mu.Lock()
 	}
-	if b.giving != 0 && now.After(b.givingEnds) {
+	if b.giving != 0 && time.Now().After(b.expires) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
-	if anew || b.proposed == 0 || b.asking|b.holds|b.unclear == 0 || now.Sub(b.proposedAt) > proposalLife {
-		timed = q.clocks.known(q.need)
-		b.proposed, b.proposedAt = uint64(q.clocks.now().UnixMicro()), now
+	if b.releasing {
+		return 0, false
 	}
-	for i, n := range q.nodes {
-		if !(b.asking | b.giving).has(i) && !q.lags(n) {
-			ask = ask.plus(i)
-		}
-	}
+	ask = q.allNodes() &^ (b.asking | b.giving)
 	b.asking |= ask
-	return ask, b.proposed, timed, true
-}
-
-// awaitsAnswers reports whether a node cannot be asked, because its answer is missing.
-func (b *ballot) awaitsAnswers() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asking|b.giving != 0
+	return ask, true
 }
 
 // record records the answer (p, err) of node n to an acquire. A vote that cannot count any more is
@@ -162,18 +136,17 @@ func (b *ballot) record(n *node, p poll, err error) {
 		b.unclear = b.unclear.plus(i)
 	}
 	late := b.releasing && (b.holds | b.unclear).has(i)
-	lost := !late && !b.busy && !b.won && b.holds.has(i)
-	if lost {
-		b.giving, b.givingEnds = b.giving.plus(i), time.Now().Add(b.life)
+	var lost nodes
+	if !b.busy {
+		lost = b.lose(n.quorum)
 	}
 	c := b.claim
 	c.TombstoneTTL = calls.UndoFor(b.unclear.has(i), c.TTL)
 	b.mu.Unlock()
 	if late {
 		n.repeatRelease(c)
-	} else if lost {
-		b.giveBack(n)
 	}
+	b.giveBack(n.quorum, lost)
 }
 
 // end ends a round. If the round was lost, it gives the votes of the token back. If the round is the
@@ -181,21 +154,23 @@ func (b *ballot) record(n *node, p poll, err error) {
 // true if no node has a vote, or may get one.
 func (b *ballot) end(q *quorum, won, last bool) (clean bool) {
 	b.mu.Lock()
-	b.won = b.won || won
-	if last {
-		b.busy = false
-	}
-	var back nodes
-	if !b.won && !b.releasing {
-		back = b.holds &^ b.asking &^ b.giving
-		b.giving, b.givingEnds = b.giving|back, time.Now().Add(b.life)
-	}
+	b.won, b.busy = b.won || won, !last
+	lost := b.lose(q)
 	clean = b.asking|b.giving|b.holds|b.unclear == 0
 	b.mu.Unlock()
-	for n := range q.eachNode(back) {
-		b.giveBack(n)
-	}
+	b.giveBack(q, lost)
 	return clean
+}
+
+// lose returns the nodes whose votes do not count any more, for giveBack. The caller holds b.mu.
+func (b *ballot) lose(q *quorum) (lost nodes) {
+	if b.won || b.releasing {
+		return 0
+	}
+	lost = b.holds &^ b.asking &^ b.giving
+	b.giving |= lost
+	b.expires = time.Now().Add(b.claim.TTL + 2*q.skew)
+	return lost
 }
 
 // mayRemain reports whether a node may have a vote, or may give it later, that only a release takes
@@ -206,33 +181,27 @@ func (b *ballot) mayRemain() bool {
 	return b.asking|b.unclear != 0
 }
 
-// giveBack withdraws the vote that node n gave in a lost round. The node gets no other acquire of
-// the token before it has confirmed the withdrawal. A late repetition of the withdrawal finds
-// another vote and has no effect. The calls have the class Release, because rivals wait for this
-// vote.
-func (b *ballot) giveBack(n *node) {
-	b.mu.Lock()
-	c := store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
-	vote, useless := b.votes[n.index], b.givingEnds
-	b.mu.Unlock()
-	n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
-		n.release(backgroundContext, c, releaseArgs{vote: vote}, func(g store.Grant, err error) {
-			if err == nil {
-				b.mu.Lock()
-				b.giving, b.holds = b.giving.minus(n.index), b.holds.minus(n.index)
-				b.mu.Unlock()
-			}
-			onAnswer(g, err)
-		})
-	}})
-}
-
-// plannedRelease are the sets of nodes for one release.
-type plannedRelease struct {
-	atOnce     nodes // nodes that get the release at once
-	later      nodes // nodes that get it after their answer to the acquire
-	tombstones nodes // nodes at which the release also sets a tombstone
-	confirmed  nodes // nodes that have confirmed an earlier attempt of the same release, and get no other
+// giveBack withdraws the votes that the nodes in lost gave in a lost round. They get no other acquire
+// of the token before they have confirmed the withdrawal. A late repetition of the withdrawal finds
+// another vote and has no effect. The calls have the class Release, because rivals wait for these
+// votes.
+func (b *ballot) giveBack(q *quorum, lost nodes) {
+	for n := range q.eachNode(lost) {
+		b.mu.Lock()
+		c := store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
+		vote, useless := b.votes[n.index], b.expires
+		b.mu.Unlock()
+		n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
+			n.release(backgroundContext, c, releaseArgs{vote: vote}, link.Release, func(g store.Grant, err error) {
+				if err == nil {
+					b.mu.Lock()
+					b.giving, b.holds = b.giving.minus(n.index), b.holds.minus(n.index)
+					b.mu.Unlock()
+				}
+				onAnswer(g, err)
+			})
+		}})
+	}
 }
 
 // releaseKind is what a release does besides. A node that has confirmed one kind may still need
@@ -241,23 +210,23 @@ type releaseKind struct{ undo, complete bool }
 
 func kindOf(c *store.Claim) releaseKind { return releaseKind{c.TombstoneTTL > 0, c.Complete} }
 
-// markReleasing marks the token as being released, and returns the nodes for the release c. If c is
-// an undo, all nodes that may have a trace of the token get it at once, with a tombstone.
-func (b *ballot) markReleasing(c store.Claim) (p plannedRelease) {
+// markReleasing marks the token as being released. It returns the nodes that get the release c at
+// once, the nodes that get it after their answer to the acquire, the nodes at which it also leaves
+// a tombstone, and the nodes that have confirmed an earlier attempt. If c is an undo, all nodes
+// that may have a trace of the token get it at once.
+func (b *ballot) markReleasing(c *store.Claim) (atOnce, later, unclear, confirmed nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.releasing = true; b.releasedAs != kindOf(&c) {
-		b.released, b.releasedAs = 0, kindOf(&c)
+	if b.releasing = true; b.releasedAs != kindOf(c) {
+		b.released, b.releasedAs = 0, kindOf(c)
 	}
-	p.confirmed = b.released
 	if c.TombstoneTTL > 0 {
-		p.tombstones = b.asking | b.giving | b.holds | b.unclear
-		p.atOnce = p.tombstones &^ p.confirmed
-		return p
+		atOnce = b.asking | b.giving | b.holds | b.unclear
+	} else {
+		later = b.asking &^ b.released
+		atOnce = (b.holds | b.unclear) &^ b.giving &^ later
 	}
-	p.later, p.tombstones = b.asking&^p.confirmed, b.unclear
-	p.atOnce = (b.holds | b.unclear) &^ b.giving &^ p.later &^ p.confirmed
-	return p
+	return atOnce &^ b.released, later, b.unclear, b.released
 }
 
 // recordReleased records that node i has confirmed the release c. If the release stays undecided,
@@ -268,4 +237,12 @@ func (b *ballot) recordReleased(i int, c *store.Claim) {
 	if b.releasedAs == kindOf(c) {
 		b.released = b.released.plus(i)
 	}
+}
+
+// forgetSoon is called when the token was undone. Its ballot stays for a while, so that no acquire
+// of the token can begin that its caller has given up already.
+func (b *ballot) forgetSoon() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forgetAt = time.Now().Add(calls.Timeout)
 }

@@ -12,19 +12,17 @@ import (
 type clocks struct {
 	began time.Time
 
-	mu         sync.Mutex
-	offsets    []time.Duration
-	slack      []time.Duration // the largest possible error of each offset
-	measuredAt []time.Time     // when each offset was measured
-	measured   []bool
+	mu    sync.Mutex
+	nodes []clock
 }
 
-func newClocks(n int) *clocks {
-	return &clocks{
-		began: time.Now(), offsets: make([]time.Duration, n), slack: make([]time.Duration, n),
-		measuredAt: make([]time.Time, n), measured: make([]bool, n),
-	}
+// clock is what was measured of one node's clock.
+type clock struct {
+	offset, slack time.Duration // slack is the largest possible error of the offset
+	at            time.Time     // when it was measured; zero: never
 }
+
+func newClocks(n int) *clocks { return &clocks{began: time.Now(), nodes: make([]clock, n)} }
 
 // local returns the time by the clock of the process.
 func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
@@ -32,18 +30,18 @@ func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Rou
 // note records a reading of node i's clock: the clock showed the time server at some moment between
 // sentAt and now.
 func (c *clocks) note(i int, server time.Time, sentAt time.Time) {
-	half := time.Since(sentAt) / 2
-	offset := server.Sub(c.local().Add(-half))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	now, k := time.Now(), &c.nodes[i]
+	half := now.Sub(sentAt) / 2
+	offset := server.Sub(c.local().Add(-half))
 	// The earlier offset, if it is more precise, stays, because a late answer must not move the
 	// median; unless the two contradict each other, which proves that the clock was set.
-	slack := c.slack[i] + now.Sub(c.measuredAt[i])/100
-	if c.measured[i] && half > slack && (offset-c.offsets[i]).Abs() <= half+slack {
+	slack := k.slack + now.Sub(k.at)/100
+	if !k.at.IsZero() && half > slack && (offset-k.offset).Abs() <= half+slack {
 		return
 	}
-	c.offsets[i], c.slack[i], c.measuredAt[i], c.measured[i] = offset, half, now, true
+	*k = clock{offset, half, now}
 }
 
 // now returns the time by the median of the nodes' clocks. Until the first node's clock is
@@ -54,55 +52,35 @@ func (c *clocks) now() time.Time {
 	return c.local().Add(c.median())
 }
 
-// known reports whether the clocks of at least the given number of nodes were measured.
-func (c *clocks) known(need int) bool {
+// offset returns the last measured distance of node i's clock from the median, and the least
+// distance that is possible. Both are 0 for a clock that was never measured.
+func (c *clocks) offset(i int) (d, least time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, measured := range c.measured {
-		if measured {
-			need--
-		}
+	k := &c.nodes[i]
+	if k.at.IsZero() {
+		return 0, 0
 	}
-	return need <= 0
+	d = k.offset - c.median()
+	return d, max(d.Abs()-k.slack, 0)
 }
 
-// deviation returns the least possible distance of node i's clock from the median.
-func (c *clocks) deviation(i int) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return max((c.offsets[i]-c.median()).Abs()-c.slack[i], 0)
-}
-
-// outliers returns the nodes whose clocks are further than skew from the median. A clock that was
-// never measured is no outlier. If fewer than the number "right" of nodes have measured clocks
-// within skew, outliers returns no nodes, because it is unknown then which clocks are wrong.
-func (c *clocks) outliers(skew time.Duration, right int) (far nodes) {
+// compare returns the number of nodes whose clocks were measured within skew of the median, and the
+// nodes whose clocks are farther from it.
+func (c *clocks) compare(skew time.Duration) (near int, far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	median := c.median()
-	for i, measured := range c.measured {
+	for i, k := range c.nodes {
 		switch {
-		case !measured:
-		case (c.offsets[i]-median).Abs()-c.slack[i] > skew:
+		case k.at.IsZero():
+		case (k.offset-median).Abs()-k.slack > skew:
 			far = far.plus(i)
 		default:
-			right--
+			near++
 		}
 	}
-	if right > 0 {
-		return 0
-	}
-	return far
-}
-
-// offset returns the last measured distance of node i's clock from the median.
-func (c *clocks) offset(i int) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.measured[i] {
-		return 0
-	}
-	return c.offsets[i] - c.median()
+	return near, far
 }
 
 // median returns the median of the measured offsets. For an even number of offsets, it returns the
@@ -111,18 +89,16 @@ func (c *clocks) offset(i int) time.Duration {
 func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]
-	for i, offset := range c.offsets {
-		if c.measured[i] {
-			sorted = append(sorted, offset)
+	for _, k := range c.nodes {
+		if !k.at.IsZero() {
+			sorted = append(sorted, k.offset)
 		}
 	}
 	if len(sorted) == 0 {
 		return 0
 	}
 	slices.Sort(sorted)
-	middle := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[middle]
-	}
-	return sorted[middle-1] + (sorted[middle]-sorted[middle-1])/2
+	upper := sorted[len(sorted)/2]
+	lower := sorted[(len(sorted)-1)/2]
+	return lower + (upper-lower)/2
 }

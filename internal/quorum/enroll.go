@@ -33,7 +33,7 @@ type place struct {
 func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, operatorTimeout)
 	q := newQuorum(cs, cfg)
-	defer func() { _ = q.Close(ctx) }()
+	defer func() { _ = q.close(ctx) }()
 	places, err := q.places(ctx)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 // declareNew writes markers that vote at once, if no server holds a lease.
 func (q *quorum) declareNew(ctx context.Context, places []*place) error {
 	var errs []error
-	for i, a := range askAll(q, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }) {
+	for i, a := range askEach(q, q.patience, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }, nil) {
 		if a.err == nil && len(a.value) > 0 {
 			a.err = fmt.Errorf("the server is not new: it holds %d leases, such as that of %s", len(a.value), a.value[0])
 		}

@@ -100,7 +100,9 @@ func (q *quorum) waiting(text string, left time.Duration) *notVoting {
 	return e
 }
 
-func errClockOff(off time.Duration) error {
+// errClockOff returns the refusal for node i, whose clock differs from the others.
+func (q *quorum) errClockOff(i int) error {
+	_, off := q.clocks.offset(i)
 	return (&notVoting{state: store.NodeClock, text: fmt.Sprintf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))}).refusal()
 }
 

@@ -17,109 +17,132 @@ func (s nodes) has(i int) bool    { return s&(1<<i) != 0 }
 func (s nodes) plus(i int) nodes  { return s | 1<<i }
 func (s nodes) minus(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int        { return bits.OnesCount32(uint32(s)) }
+func (s nodes) first() int        { return bits.TrailingZeros32(uint32(s)) }
 
-// gather is one step that is under way on several nodes at once. The goroutine that brings an
-// answer takes it.
-type gather[T any] struct {
-	quorum  *quorum
-	take    func(n *node, v T, err error) // takes one answer; the calls come one after the other
-	decided func() bool                   // reports whether further answers change nothing
-	end     func()                        // called once at the end, on any goroutine; it must not wait
-	late    func(n *node, err error)      // called for each answer that comes after the end; may be nil
-	patient bool                          // also unresponsive nodes are waited for
-
-	timer *time.Timer
-	mu    sync.Mutex
-	open  nodes // the nodes whose answers were not taken; it stays as it is after the end
-	ended bool
-}
-
-// start begins the step on the nodes in targets. It calls the function call for each node. This
-// function must not wait, and must pass the node's answer to onAnswer once, on any goroutine.
+// gather does one step on the nodes in targets at once, and returns at its end. It calls the
+// function call for each node. This function must not wait, and must pass the node's answer to
+// onAnswer once, on any goroutine. The function take gets one answer after the other. The result of
+// onAnswer is false for an answer that comes after the end, which is not taken.
 //
-// The step ends when it is decided, when all nodes have answered, or when its time is over. It also
-// ends when all open nodes are unresponsive and the other nodes are a quorum. It may end before
-// start returns.
-func (g *gather[T]) start(targets nodes, call func(n *node, onAnswer func(T, error))) {
-	g.open = targets
-	for n := range g.quorum.eachNode(targets) {
-		n.underWay.Add(1)
-	}
-	g.quorum.active.Add(1)
-	g.mu.Lock() // the step's time may be over before g.timer is set
-	g.timer = time.AfterFunc(g.quorum.patience, func() { g.advance(true, nil) })
-	g.mu.Unlock()
-	for n := range g.quorum.eachNode(targets) {
-		call(n, func(v T, err error) {
-			n.recordEnd(err)
-			if !g.advance(false, func() {
-				g.open = g.open.minus(n.index)
-				g.take(n, v, err)
-			}) && g.late != nil {
-				g.late(n, err)
+// The step ends when all nodes have answered, when decided returns true, or when the time within is
+// over. It also ends when it waits only for unresponsive nodes and the other nodes are a quorum. If
+// decided is nil, only the first and the third of these ends are possible. The result open has the
+// nodes whose answers were not taken.
+func gather[T any](q *quorum, within time.Duration, targets nodes, call func(n *node, onAnswer func(T, error) bool),
+	decided func() bool, take func(i int, v T, err error),
+) (open nodes) {
+	var mu sync.Mutex
+	ended, over := false, make(chan struct{})
+	open = targets
+	end := func(late bool) { // the caller holds mu
+		if ended || !late && open != 0 && (decided == nil || !decided() && !q.isHopeless(open)) {
+			return
+		}
+		ended = true
+		for n := range q.eachNode(open) {
+			n.behind.Add(1)
+			if late {
+				n.failed.Store(fewFailures)
 			}
+		}
+		close(over)
+	}
+	for n := range q.eachNode(targets) {
+		n.calls.Enter()
+		call(n, func(v T, err error) bool {
+			defer n.calls.Leave()
+			n.noteEnd(err)
+			mu.Lock()
+			defer mu.Unlock()
+			if ended {
+				n.behind.Add(-1)
+				return false
+			}
+			open = open.minus(n.index)
+			take(n.index, v, err)
+			end(false)
+			return true
 		})
 	}
-	g.advance(false, nil) // a step on no nodes gets no answer
+	mu.Lock()
+	end(false) // a step on no nodes, or on unresponsive nodes, gets no answer
+	mu.Unlock()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-timer.C:
+		mu.Lock()
+		end(true)
+		mu.Unlock()
+	}
+	return open
 }
 
-// advance does the given change, and ends the step if it is decided. It returns false if the step
-// has ended before. The parameter late is true when the step's time is over.
-func (g *gather[T]) advance(late bool, change func()) bool {
-	g.mu.Lock()
-	if g.ended {
-		g.mu.Unlock()
-		return false
-	}
-	if change != nil {
-		change()
-	}
-	g.ended = g.open == 0 || late || g.decided() || !g.patient && g.isHopeless()
-	ended := g.ended
-	g.mu.Unlock()
-	if !ended {
-		return true
-	}
-	for n := range g.quorum.eachNode(g.open) {
-		if late {
-			n.failed.Store(fewFailures)
-		}
-	}
-	g.timer.Stop()
-	g.quorum.active.Add(-1)
-	g.end()
-	return true
-}
-
-// isHopeless reports whether the responsive nodes are a quorum and all of them have answered, so
-// the step waits only for unresponsive nodes.
-func (g *gather[T]) isHopeless() bool {
+// isHopeless reports whether all nodes in open are unresponsive and the other nodes are a quorum.
+func (q *quorum) isHopeless(open nodes) bool {
 	responsive := 0
-	for i, n := range g.quorum.nodes {
+	for i, n := range q.nodes {
 		if n.failed.Load() < fewFailures {
 			responsive++
-			if g.open.has(i) {
+			if open.has(i) {
 				return false
 			}
 		}
 	}
-	return responsive >= g.quorum.need
+	return responsive >= q.need
 }
 
-// gatherAll does a step on the nodes in targets, and waits for its end. It returns the nodes whose
-// answers were not taken.
-func gatherAll[T any](q *quorum, targets nodes, call func(n *node, onAnswer func(T, error)), decided func() bool, take func(n *node, v T, err error)) (open nodes) {
-	ended := make(chan struct{})
-	g := &gather[T]{quorum: q, take: take, decided: decided, end: func() { close(ended) }}
-	g.start(targets, call)
-	<-ended
-	return g.open
+// answer is the answer of one node.
+type answer[T any] struct {
+	value T
+	err   error
 }
 
-// async turns the function step, which waits for a node's answer, into a function that does not
-// wait.
-func async[T any](step func(n *node) (T, error)) func(n *node, onAnswer func(T, error)) {
-	return func(n *node, onAnswer func(T, error)) { n.links.Pool.Do(func() { onAnswer(step(n)) }) }
+// askEach asks all nodes at once by the function ask, which may wait, and returns the answers by
+// node. A node that has not answered has errSilent.
+func askEach[T any](q *quorum, within time.Duration, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
+	all := make([]answer[T], len(q.nodes))
+	for i := range all {
+		all[i].err = errSilent
+	}
+	var enough func() bool
+	if decided != nil {
+		enough = func() bool { return decided(all) }
+	}
+	gather(q, within, q.allNodes(), async(ask), enough, func(i int, v T, err error) { all[i] = answer[T]{v, err} })
+	return all
+}
+
+// successes returns the number of answers without an error.
+func successes[T any](all []answer[T]) (n int) {
+	for _, a := range all {
+		if a.err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// tooFew returns nil if at least q.need of the answers have no error. Otherwise it returns ErrQuorum
+// with the errors. The parameter predicate describes what the other nodes did.
+func tooFew[T any](q *quorum, predicate string, all []answer[T]) error {
+	n := successes(all)
+	if n >= q.need {
+		return nil
+	}
+	var errs []error
+	for i, a := range all {
+		if a.err != nil {
+			errs = append(errs, q.nodes[i].error(a.err))
+		}
+	}
+	return q.errTooFew(predicate, n, errs)
+}
+
+// async turns the function step, which may wait, into a function for gather.
+func async[T any](step func(n *node) (T, error)) func(n *node, onAnswer func(T, error) bool) {
+	return func(n *node, onAnswer func(T, error) bool) { n.links.Pool.Do(func() { onAnswer(step(n)) }) }
 }
 
 const (
@@ -127,20 +150,19 @@ const (
 	// waiting for that node. It is not 1, because a single failure can have many causes. A call
 	// without an answer in time counts as fewFailures failures.
 	fewFailures = 3
-	// mostPending is the largest number of calls that may be under way on a node while no caller
-	// waits for them.
-	mostPending = 16
+	// mostBehind is the largest number of calls that may be under way at a node after the end of
+	// their steps. The link has its own limit for the calls to a node that hangs. This limit is
+	// lower, so that few acquires must be undone at the node later.
+	mostBehind = 16
 )
 
-// recordEnd records that a call at the node has ended, with the error err or with success. A node
+// lags reports whether the node has so many calls without an answer that it gets no further votes
+// and releases.
+func (n *node) lags() bool { return n.behind.Load() > mostBehind }
+
+// noteEnd records that a call at the node has ended, with the error err or with success. A node
 // that refuses counts as one that fails: no step waits for it.
-func (n *node) recordEnd(err error) {
-	if n.underWay.Add(-1) == 0 {
-		select {
-		case n.landed <- struct{}{}:
-		default:
-		}
-	}
+func (n *node) noteEnd(err error) {
 	switch {
 	case err == nil:
 		n.failed.Store(0)
@@ -158,20 +180,6 @@ func (n *node) recordEnd(err error) {
 // has not confirmed. It returns at the latest when ctx ends. The wait for the calls comes first,
 // because a late vote needs a release, and closed links accept no releases.
 func (n *node) close(ctx context.Context) error {
-	for n.underWay.Load() > 0 {
-		select {
-		case <-n.landed:
-			continue
-		case <-ctx.Done():
-		}
-		break
-	}
+	_ = n.calls.Wait(ctx)
 	return n.links.Close(ctx)
-}
-
-// lags reports whether node n has so many calls without an answer that it gets no further calls.
-// The link has its own limit for the calls to a node that hangs. The limit here is lower, so that
-// few acquires must be undone at the node later.
-func (q *quorum) lags(n *node) bool {
-	return n.underWay.Load()-q.active.Load() > mostPending
 }

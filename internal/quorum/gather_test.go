@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,10 +13,10 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// onGoroutine turns call, which waits for its answer, into a function for gatherAll, which runs
-// each call on a new goroutine.
-func onGoroutine(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
-	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
+// onGoroutine turns call, which waits for its answer, into a function for gather, which runs each
+// call on a new goroutine.
+func onGoroutine(call func(n *node) (int, error)) func(n *node, answered func(int, error) bool) {
+	return func(n *node, answered func(int, error) bool) { go func() { answered(call(n)) }() }
 }
 
 // While the other nodes are enough for a quorum, steps stop waiting for a bad node: after one call
@@ -31,12 +32,12 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 		// the third node's answer.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
-			gatherAll(q, q.allNodes(), onGoroutine(func(n *node) (int, error) {
+			gather(q, q.patience, q.allNodes(), onGoroutine(func(n *node) (int, error) {
 				if n.index == 2 {
 					return 0, last()
 				}
 				return 0, nil
-			}), func() bool { return false }, func(*node, int, error) {})
+			}), func() bool { return false }, func(int, int, error) {})
 			return time.Since(began)
 		}
 		hangs, no := make(chan struct{}), errors.New("no")
@@ -71,8 +72,8 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 			}
 			<-time.After(20 * time.Millisecond) // late answers arrive meanwhile
 		}
-		if n := q.nodes[2]; n.failed.Load() != 0 || n.underWay.Load() != 0 {
-			t.Errorf("%d calls failed, %d are under way", n.failed.Load(), n.underWay.Load())
+		if n := q.nodes[2]; n.failed.Load() != 0 || n.behind.Load() != 0 || n.calls.Idle() != nil {
+			t.Errorf("%d calls failed, %d are late", n.failed.Load(), n.behind.Load())
 		}
 	})
 }
@@ -89,18 +90,18 @@ func TestNodesAreSentTheSameTexts(t *testing.T) {
 	for i := range 3 {
 		q.nodes = append(q.nodes, newNode(unused{}, i, q))
 	}
-	r := q.newRequest(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64}, 1000, true)
+	r := q.newRequest(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64})
 	first := r.callTo(&q.nodes[0].single, false).Words
 	for i, n := range q.nodes {
 		words := r.callTo(&n.single, false).Words
-		if &words[0] == &r.calls[0].Words[0] || &words[0] == &first[0] {
+		if &words[0] == &r.call.Words[0] || &words[0] == &first[0] {
 			t.Errorf("node %d is sent the words of another one", i)
 		}
 		if words[8] != first[8] {
 			t.Errorf("node %d is sent texts of its own", i)
 		}
-		if got := *words[11].(*string); got != "1063" {
-			t.Errorf("the proposal's block of 64 from 1000 ends with %s", got)
+		if got := *words[11].(*string); got != strconv.FormatUint(r.fence+63, 10) {
+			t.Errorf("the proposal's block of 64 from %d ends with %s", r.fence, got)
 		}
 		if checks := r.callTo(&n.single, true).Words; len(checks) != len(words)+1 {
 			t.Errorf("%d words, and %d with a wait", len(words), len(checks))

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -28,15 +29,15 @@ type node struct {
 	slots    sync.Map                 // of a Cluster: the *standing of each slot in use
 	lastUsed atomic.Pointer[standing] // of a Cluster: the standing that was used last
 
-	underWay atomic.Int32          // number of calls under way at the node
-	landed   chan struct{}         // receives a signal when the last call has ended; has room for one signal
-	failed   atomic.Int32          // number of failed calls in a row
-	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
+	calls  calls.Tasks           // the calls that are under way at the node
+	behind atomic.Int32          // number of these calls whose step has ended
+	failed atomic.Int32          // number of failed calls in a row
+	last   atomic.Pointer[error] // error of the last call, nil when it succeeded
 }
 
 // newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
-	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1)}
+	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q}
 	n.Store = redisstore.Attach(c, n.links)
 	n.single.node, n.single.marker = n, redisstore.NodeKey
 	if _, n.cluster = c.(redisstore.ClusterClient); n.cluster {
@@ -54,45 +55,23 @@ func (n *node) error(err error) error {
 	return &store.NodeError{Node: n.index, Addr: n.addr, Err: err}
 }
 
-// request is a request for votes. The words of the call are made once for all nodes that get the
-// same call.
+// request is a request for votes. The words of the call are made once for all nodes.
 type request struct {
 	claim store.Claim
-	fence uint64              // the proposed fence
-	block int                 // the number of fences to reserve
-	wait  string              // how long a node waits that may have forgotten leases
-	calls [4]*redisstore.Call // by cluster and checks
+	fence uint64 // the proposed fence, which is the present time
+	block int    // the number of fences to reserve
+	wait  string // how long a node waits that may have forgotten leases
+	call  *redisstore.Call
 }
 
-// newRequest returns the request for the claim c that proposes the given fence. If timed is true,
-// the fence is the present time by the clocks of a majority, so a node can compare its own clock.
-func (q *quorum) newRequest(c store.Claim, fence uint64, timed bool) *request {
-	r := &request{claim: c, fence: fence, block: max(c.FenceCount, 1), wait: "0"}
-	if timed {
+// newRequest returns the request for the claim c. If the clocks of a majority are known, a node can
+// compare its own clock with the proposed fence, and can begin its wait.
+func (q *quorum) newRequest(c store.Claim) *request {
+	r := &request{claim: c, fence: uint64(q.clocks.now().UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
+	if near, _ := q.clocks.compare(q.skew); near >= q.need {
 		r.wait = strconv.FormatInt(q.quarantine().Microseconds(), 10)
 	}
-	return r
-}
-
-// callTo returns the call of vote.lua for the node with the standing s. The most frequent call has
-// no further arguments for a node that did not vote.
-func (r *request) callTo(s *standing, checks bool) redisstore.Call {
-	i := 0
-	if s.node.cluster {
-		i += 2
-	}
-	if checks {
-		i++
-	}
-	if r.calls[i] == nil {
-		r.calls[i] = r.newCall(s, checks)
-	}
-	return r.calls[i].Again()
-}
-
-func (r *request) newCall(s *standing, checks bool) *redisstore.Call {
-	c, q := &r.claim, s.node.quorum
-	keys := []string{c.Key, redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner), s.marker}
+	keys := []string{c.Key, redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner), redisstore.NodeKey}
 	if c.OnceFor > 0 {
 		keys = append(keys, redisstore.DoneKey(c.Key))
 	}
@@ -100,12 +79,26 @@ func (r *request) newCall(s *standing, checks bool) *redisstore.Call {
 	fence := strconv.FormatUint(r.fence, 10)
 	lease := c.Owner + ":" + fence + ":" + strconv.Itoa(r.block) + ":" + fence + ":" + c.Metadata
 	earliest := strconv.FormatUint(max(r.fence-skew, last-mostAhead), 10)
-	args := [8]any{q.settings, lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(r.fence+skew, 10), r.wait}
-	if !checks {
-		return voteScript.Call(keys, args[:7]...)
-	}
-	return voteScript.Call(keys, args[:]...)
+	r.call = voteScript.Call(keys, q.settings, lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(r.fence+skew, 10))
+	return r
 }
+
+// callTo returns the call of vote.lua for the node with the standing s. A node that voted lately
+// gets no further argument.
+func (r *request) callTo(s *standing, checks bool) redisstore.Call {
+	call := r.call.Again()
+	if s.node.cluster {
+		call.Words[markerWord] = s.marker
+	}
+	if checks {
+		call.Words = append(call.Words, r.wait)
+	}
+	return call
+}
+
+// markerWord is the place of the marker in a call of vote.lua: EVALSHA has three words before its
+// keys.
+const markerWord = 3 + 3
 
 // mostAhead is how far the last fence of a block may be ahead of a node's clock, in µs.
 const mostAhead = 100_000
@@ -122,6 +115,9 @@ type poll struct {
 func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error)) {
 	s := n.standing(r.claim.Key)
 	checks, err := s.mayAsk()
+	if n.lags() {
+		err = errLags
+	}
 	if err != nil {
 		onAnswer(poll{}, err)
 		return
@@ -210,7 +206,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 // confirm raises the vote of c, for which the node has made the fence minted, to fence, the fence of
 // the quorum, with the given number of fences in its block. It calls onAnswer with false when the
 // owner does not have the vote any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error)) {
+func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error) bool) {
 	confirmScript.Call(
 		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(c.Key).marker},
 		n.quorum.settings, c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10),
@@ -223,32 +219,20 @@ type releaseArgs struct {
 	tombstone string // text of the tombstone; "" means "undone"
 }
 
-// releaseCall returns the call of release.lua for the claim c and the further arguments args.
-func releaseCall(c *store.Claim, args releaseArgs) *redisstore.Call {
+// release releases the token of c at this node, and passes the answer to onAnswer.
+func (n *node) release(ctx context.Context, c store.Claim, args releaseArgs, class link.Class, onAnswer func(store.Grant, error)) {
 	keys := []string{c.Key, redisstore.TombstoneKey(c.Key, c.Owner)}
 	done := time.Duration(0)
 	if c.Complete && c.OnceFor > 0 {
 		done = c.OnceFor
 		keys = append(keys, redisstore.DoneKey(c.Key))
 	}
-	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && done == 0 && args == (releaseArgs{}) {
-		return releaseScript.Call(keys, c.Owner)
+	call := releaseScript.Call(keys, c.Owner)
+	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (releaseArgs{}) {
+		call = releaseScript.Call(keys, c.Owner, redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
+			strconv.FormatUint(args.vote, 10), cmp.Or(args.tombstone, "undone"))
 	}
-	if args.tombstone == "" {
-		args.tombstone = "undone"
-	}
-	return releaseScript.Call(keys, c.Owner, redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
-		strconv.FormatUint(args.vote, 10), args.tombstone)
-}
-
-// release releases the token of c at this node, and passes the answer to onAnswer.
-func (n *node) release(ctx context.Context, c store.Claim, args releaseArgs, onAnswer func(store.Grant, error)) {
-	startRelease(ctx, n.links, releaseCall(&c, args), link.Release, onAnswer)
-}
-
-// startRelease sends call, a call of release.lua, and passes the answer to onAnswer.
-func startRelease(ctx context.Context, links *link.Links, call *redisstore.Call, class link.Class, onAnswer func(store.Grant, error)) {
-	call.Begin(ctx, links, class, func(text string, err error) {
+	call.Begin(ctx, n.links, class, func(text string, err error) {
 		r := redisstore.Reply{Rest: text}
 		g := store.Grant{}
 		switch word := r.Word(); {
@@ -275,14 +259,14 @@ func (n *node) repeatRelease(c store.Claim) {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
 	ch.Try = func(c store.Claim, onAnswer func(store.Grant, error)) {
-		startRelease(backgroundContext, n.links, releaseCall(&c, releaseArgs{}), link.Undo, onAnswer)
+		n.release(backgroundContext, c, releaseArgs{}, link.Undo, onAnswer)
 	}
 	n.links.Repeat(ch)
 }
 
 // renew renews the votes of the leases cs, whose keys have one marker at this node, and passes the
 // answers and the identity of the server to onAnswer.
-func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error)) {
+func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error) bool) {
 	s := n.standing(cs[0].Key)
 	keys := make([]string, 0, len(cs)+1)
 	args := make([]any, 0, 2*len(cs)+1)
@@ -301,14 +285,13 @@ func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewe
 		clock := reply.Time()
 		r := renewed{server: reply.Word(), yes: reply.Rest}
 		n.quorum.recordClock(n, clock, sentAt)
-		switch off := n.quorum.clocks.deviation(n.index); {
+		switch _, off := n.quorum.clocks.offset(n.index); {
 		case r.server == "-":
-			s.forget()
 			err = errGone
 		case len(r.yes) != len(cs):
 			err = redisstore.Unreadable("renew")
 		case off > n.quorum.skew: // the node may end the lease too early
-			r.clockOff = errClockOff(off)
+			r.clockOff = n.quorum.errClockOff(n.index)
 		}
 		onAnswer(r, err)
 	})

@@ -1,9 +1,9 @@
 // Package quorum is the Store of locks on several independent servers. It is Redlock with fences.
 // Each node keeps itself out while it may have forgotten leases.
 //
-//	gather    one step on all nodes at once, whose answers are taken as they come
+//	gather    one step on several nodes at once, whose answers are taken as they come
 //	round     one attempt to collect votes; a request is its call, a poll is one node's answer
-//	tally     the result of a step, derived from the answers of the nodes
+//	tally     the result of a round, derived from the answers of the nodes
 //	ballot    for one token: at which nodes it has a vote, or may have one
 //	node      one node: its scripts, and its clock compared with the others
 //	standing  whether a node votes, as far as this process knows
@@ -14,7 +14,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,9 +25,8 @@ import (
 // quorum is a Store of several independent servers, of which more than half must agree.
 //
 // Each step is sent to all nodes at once, and ends when enough nodes have given the same answer.
-// Afterwards, votes that do not count are given back in the background, and a release is repeated
-// at each node until the node confirms it. The Engine repeats only the steps that the quorum could
-// not decide.
+// Votes that do not count are given back in the background, and a decided release is repeated at
+// each node until the node confirms it. The Engine repeats the steps that stayed undecided.
 type quorum struct {
 	nodes    []*node
 	need     int           // number of nodes that must agree
@@ -41,17 +39,8 @@ type quorum struct {
 
 	clocks  *clocks
 	ballots ballots
-	active  atomic.Int32 // number of steps at the nodes that are under way: see lags
-
-	// What runs in the background. Close waits for it, in this order; the goroutines of each node,
-	// which only call this node, come last.
-	chores    calls.Chores // the releases that the Engine repeats
-	begun     calls.Tasks  // the steps that Begin has begun and that have no answer yet
-	pool      calls.Pool   // the goroutines of renewals, and the counts of abandoned steps
-	closeOnce sync.Once
+	pool    calls.Pool // the goroutines of the steps; those of a node only call the node
 }
-
-var _ calls.Steps = (*quorum)(nil)
 
 // Capabilities returns what a quorum can do besides its steps. It has no queue and sends no
 // messages, so waiters poll.
@@ -71,14 +60,21 @@ type Settings struct {
 	Warn        func(error)   // called with the refusal that ends an undo; may be nil
 }
 
-// New returns the Store of exclusive locks on the servers of the clients cs. It sends nothing.
-func New(cs []redisstore.Client, cfg Settings) store.Store { return newQuorum(cs, cfg) }
+// New returns the Store of exclusive locks on the servers of the clients cs, which is also its
+// [calls.Steps]. It sends nothing.
+func New(cs []redisstore.Client, cfg Settings) store.Store {
+	q := newQuorum(cs, cfg)
+	return struct {
+		*quorum
+		calls.Steps
+	}{q, calls.Wrap(q, q.close, &q.pool, cfg.Warn)}
+}
 
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	millis := redisstore.Millis(cfg.MaxTTL) // markers have no fractions
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: time.Duration(millis) * time.Millisecond,
-		settings: fmt.Sprintf("%d/%d", len(cs), millis), clocks: newClocks(len(cs)), chores: calls.Chores{Warn: cfg.Warn},
+		settings: fmt.Sprintf("%d/%d", len(cs), millis), clocks: newClocks(len(cs)),
 	}
 	q.asks.Store(cfg.MaxTTLGiven)
 	for i, c := range cs {
@@ -123,61 +119,18 @@ func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Begin begins a step. A step at a quorum ends soon by itself, so an undo is a release like any
-// other.
-func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
-	f, ok := q.pool.Future(onAnswer)
-	if !ok {
-		return f
-	}
-	q.begun.Enter()
-	end := func(g store.Grant, err error) {
-		f.Deliver(g, err)
-		q.begun.Leave()
-	}
-	if ctx = context.WithoutCancel(ctx); step == calls.Acquire {
-		q.beginAcquire(ctx, c, end)
-	} else {
-		q.beginRelease(ctx, c, end)
-	}
-	return f
-}
-
-// Acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
-// voted for the token and agree on the fence.
-func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return calls.Await(q.Begin(ctx, calls.Acquire, c, nil))
-}
-
-// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
-// answers have decided the release, the quorum repeats it at each node that has not confirmed it.
-// If the answers do not decide the release, the Engine repeats the whole release.
-func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return calls.Await(q.Begin(ctx, calls.Release, c, nil))
-}
-
-// BeginRenew does the work of Renew on a goroutine of the quorum.
-func (q *quorum) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
-	q.pool.BeginRenew(ctx, q.Renew, cs, onAnswer)
-}
-
-// Repeat repeats the attempt of ch until a quorum has answered it.
-func (q *quorum) Repeat(ch calls.Chore) { q.chores.Add(ch) }
-
-// Close waits for the steps that are under way, and for the releases that nodes have not confirmed,
+// close waits for the steps that are under way, and for the releases that nodes have not confirmed,
 // at most until ctx ends. The nodes come last, because the steps end at the nodes: a late vote
 // needs a release there.
-func (q *quorum) Close(ctx context.Context) (err error) {
-	q.closeOnce.Do(func() {
-		err = cmp.Or(q.chores.Stop(ctx), q.begun.Wait(ctx), q.pool.Stop(ctx))
-		ended := make(chan error, len(q.nodes))
-		for _, n := range q.nodes {
-			go func() { ended <- n.close(ctx) }()
-		}
-		for range q.nodes {
-			err = cmp.Or(err, <-ended)
-		}
-	})
+func (q *quorum) close(ctx context.Context) error {
+	err := q.pool.Stop(ctx)
+	ended := make(chan error, len(q.nodes))
+	for _, n := range q.nodes {
+		go func() { ended <- n.close(ctx) }()
+	}
+	for range q.nodes {
+		err = cmp.Or(err, <-ended)
+	}
 	return err
 }
 

@@ -3,8 +3,8 @@ package quorum
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
@@ -12,78 +12,67 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// beginRelease withdraws the votes, and passes the result to onAnswer.
-func (q *quorum) beginRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
-	p := plannedRelease{atOnce: q.allNodes()}
+// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
+// answers have decided the release, the quorum repeats it at each node that has not confirmed it.
+// If the answers do not decide the release, the Engine repeats the whole release.
+func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	atOnce, later, unclear, confirmed := q.allNodes(), nodes(0), nodes(0), nodes(0)
 	b := q.ballots.get(c.Owner)
 	if b != nil {
-		p = b.markReleasing(c)
+		atOnce, later, unclear, confirmed = b.markReleasing(&c)
 	}
 	withTombstone := c
 	withTombstone.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 	claim := func(n *node) *store.Claim {
-		if p.tombstones.has(n.index) {
+		if unclear.has(n.index) {
 			return &withTombstone
 		}
 		return &c
 	}
-	// When the release is decided, the nodes that have not confirmed it get it once more. If it stays
-	// undecided, the Engine repeats the whole release.
-	failed := make(map[*node]error)
-	var decided atomic.Bool
 	repeat := func(n *node, err error) {
-		if no, ok := errors.AsType[*store.Refusal](err); err != nil && (!ok || no.Temporary || no.UntilRepaired) && decided.Load() {
+		if no, ok := errors.AsType[*store.Refusal](err); err != nil && (!ok || no.Temporary || no.UntilRepaired) {
 			n.repeatRelease(*claim(n))
 		}
 	}
-	t := &releaseTally{quorum: q, released: p.confirmed.count(), notHeld: len(q.nodes) - (p.atOnce | p.later | p.confirmed).count()}
-	for n := range q.eachNode(p.later) {
+	t := &releaseTally{quorum: q, released: confirmed.count(), notHeld: len(q.nodes) - (atOnce | later | confirmed).count()}
+	for n := range q.eachNode(later) {
 		t.record(n, store.Grant{}, errUnderWay)
 	}
-	for n := range q.eachNode(p.atOnce) {
-		if q.lags(n) {
-			p.atOnce = p.atOnce.minus(n.index)
-			failed[n] = errLags
-			t.record(n, store.Grant{}, errLags)
-		}
-	}
-	g := &gather[store.Grant]{quorum: q, decided: t.decided, late: repeat, take: func(n *node, g store.Grant, err error) {
-		if t.record(n, g, err); err != nil {
-			failed[n] = err
-		}
-	}}
-	g.end = func() {
-		answer, err := t.result(g.open)
-		if err == nil {
-			decided.Store(true)
-			for n, err := range failed {
-				repeat(n, err)
-			}
-			if b != nil && c.TombstoneTTL > 0 {
-				b.undone()
-			} else {
-				q.ballots.drop(c.Owner)
-			}
-		}
-		onAnswer(answer, err)
-	}
-	var shared [2]*redisstore.Call // the words of each call are made once
-	g.start(p.atOnce, func(n *node, onAnswer func(store.Grant, error)) {
-		i := 0
-		if p.tombstones.has(n.index) {
-			i = 1
-		}
-		if shared[i] == nil {
-			shared[i] = releaseCall(claim(n), releaseArgs{})
-		}
-		call := shared[i].Again()
-		startRelease(ctx, n.links, &call, link.Release, func(g store.Grant, err error) {
-			if b != nil && err == nil && g.State == store.Released {
+	failed := make(map[*node]error)
+	open := gather(q, q.patience, atOnce, func(n *node, onAnswer func(store.Grant, error) bool) {
+		end := func(g store.Grant, err error) {
+			if b != nil && g.State == store.Released {
 				b.recordReleased(n.index, &c)
 			}
-			onAnswer(g, err)
-		})
+			n.calls.Enter()
+			defer n.calls.Leave()
+			if inTime := onAnswer(g, err); !inTime && t.decided() {
+				repeat(n, err)
+			}
+		}
+		if n.lags() {
+			end(store.Grant{}, errLags)
+			return
+		}
+		n.release(ctx, *claim(n), releaseArgs{}, link.Release, end)
+	}, t.decided, func(i int, g store.Grant, err error) {
+		if t.record(q.nodes[i], g, err); err != nil {
+			failed[q.nodes[i]] = err
+		}
 	})
+	g, err := t.result(open)
+	if err != nil {
+		return g, err
+	}
+	for n, err := range failed {
+		repeat(n, err)
+	}
+	if b != nil && c.TombstoneTTL > 0 {
+		b.forgetSoon()
+	} else {
+		q.ballots.drop(c.Owner)
+	}
+	return g, nil
 }
 
 // releaseTally counts the answers to a release or a renewal. For a renewal, Released means that the
@@ -152,15 +141,10 @@ func (t *releaseTally) result(open nodes) (store.Grant, error) {
 // Renew renews the votes. A lease is renewed when a quorum of its votes is renewed. A lease is
 // lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	ctx = context.WithoutCancel(ctx)
-	slotted := false
-	for _, n := range q.nodes {
-		slotted = slotted || n.cluster
-	}
 	parts := make(map[uint16][]int) // the indices of the leases in each slot
 	for i, c := range cs {
 		slot := uint16(0)
-		if slotted {
+		if slices.ContainsFunc(q.nodes, func(n *node) bool { return n.cluster }) {
 			slot = redisstore.SlotOf(c.Key)
 		}
 		parts[slot] = append(parts[slot], i)
@@ -171,15 +155,12 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 		all.Go(func() { q.renewPart(ctx, cs, part, grants) })
 	}
 	all.Wait()
-	q.findRevocations(ctx, cs, grants)
-	for _, g := range grants {
-		if g.Err == nil {
-			return grants, nil
+	for i := range grants {
+		if grants[i].State == store.NotOurs {
+			all.Go(func() { q.findRevocation(ctx, &cs[i], &grants[i]) })
 		}
 	}
-	if len(grants) > 0 {
-		return nil, grants[0].Err
-	}
+	all.Wait()
 	return grants, nil
 }
 
@@ -191,12 +172,14 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 	for i, at := range part {
 		claims[i], counts[i].quorum = cs[at], q
 	}
-	undecided, servers := len(part), make(map[string]bool)
-	open := gatherAll(q, q.allNodes(), func(n *node, onAnswer func(renewed, error)) {
+	servers := make(map[string]bool)
+	open := gather(q, q.patience, q.allNodes(), func(n *node, onAnswer func(renewed, error) bool) {
 		n.renew(ctx, claims, onAnswer)
-	}, func() bool { return undecided == 0 }, func(n *node, r renewed, err error) {
+	}, func() bool {
+		return !slices.ContainsFunc(counts, func(t releaseTally) bool { return !t.decided() })
+	}, func(at int, r renewed, err error) {
 		if err == nil && servers[r.server] {
-			err = errTwice(n.index)
+			err = errTwice(at)
 		}
 		servers[r.server] = true
 		for i := range counts {
@@ -204,10 +187,7 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 			if err == nil && r.yes[i] == '1' {
 				g.State, err = store.Released, r.clockOff
 			}
-			was := counts[i].decided()
-			if counts[i].record(n, g, err); !was && counts[i].decided() {
-				undecided--
-			}
+			counts[i].record(q.nodes[at], g, err)
 		}
 	})
 	for i := range counts {
@@ -220,27 +200,18 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 	}
 }
 
-// findRevocations finds out which of the lost leases were revoked, and records this in grants.
-// Lease i has the claim cs[i] and the answer grants[i]. It reads all notes at once.
-func (q *quorum) findRevocations(ctx context.Context, cs []store.Claim, grants []store.Grant) {
-	var all sync.WaitGroup
-	for i := range grants {
-		if grants[i].State != store.NotOurs || grants[i].Err != nil {
-			continue
+// findRevocation finds out whether the lost lease of c was revoked, and records this in g. A
+// revocation leaves its note at a quorum of nodes.
+func (q *quorum) findRevocation(ctx context.Context, c *store.Claim, g *store.Grant) {
+	all := askEach(q, q.patience, func(n *node) (*string, error) {
+		if text, ok := n.Revoked(ctx, *c); ok {
+			return &text, nil
 		}
-		all.Go(func() {
-			answers := 0 // a revocation leaves its note at a quorum of nodes
-			gatherAll(q, q.allNodes(), async(func(n *node) (reason *string, err error) {
-				if text, ok := n.Revoked(ctx, cs[i]); ok {
-					return &text, nil
-				}
-				return nil, nil
-			}), func() bool { return answers >= q.need || grants[i].State == store.Revoked }, func(_ *node, reason *string, _ error) {
-				if answers++; reason != nil {
-					grants[i].State, grants[i].Reason = store.Revoked, *reason
-				}
-			})
-		})
+		return nil, nil
+	}, func(all []answer[*string]) bool { return successes(all) >= q.need || slices.ContainsFunc(all, isNote) })
+	if i := slices.IndexFunc(all, isNote); i >= 0 {
+		g.State, g.Reason = store.Revoked, *all[i].value
 	}
-	all.Wait()
 }
+
+func isNote(a answer[*string]) bool { return a.value != nil }

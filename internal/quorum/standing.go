@@ -96,20 +96,16 @@ func (s *standing) record(checked bool, err error) {
 	}
 }
 
-// forget is called when the node has renewed nothing because it may have forgotten leases. The next
-// request for its vote lets it begin its wait.
-func (s *standing) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.checkedAt = time.Time{}
-}
-
 // recordClock records that the clock of node n showed the time clock after sentAt. A node whose
 // clock is wrong, while a majority agrees, may have dropped leases too early. So it is expelled: its
 // marker must say that its wait has not begun.
 func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 	q.clocks.note(n.index, clock, sentAt)
-	for o := range q.eachNode(q.clocks.outliers(q.skew, q.need)) {
+	near, far := q.clocks.compare(q.skew)
+	if near < q.need {
+		return
+	}
+	for o := range q.eachNode(far) {
 		for s := range o.standings {
 			s.mu.Lock()
 			s.expelled = true
@@ -239,12 +235,13 @@ func (q *quorum) settingsLike(text string) string {
 // it shows the slot that this process has used last. To a process that only looks, and was not told
 // the longest TTL, that of the markers is right.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
-	views := askAll(q, func(n *node) (view, error) { return n.look(ctx, n.shown().marker) })
+	views := askEach(q, q.patience, func(n *node) (view, error) { return n.look(ctx, n.shown().marker) }, nil)
 	all := make([]store.Node, len(q.nodes))
 	servers := make(map[string]int)
 	for i, n := range q.nodes {
 		v, err := &views[i].value, views[i].err
-		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes, Offset: q.clocks.offset(i)}
+		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes}
+		all[i].Offset, _ = q.clocks.offset(i)
 		if err != nil {
 			all[i].State, all[i].Reason = store.NodeUnreachable, err.Error()
 		} else {
@@ -265,8 +262,8 @@ func (q *quorum) inPlace(v *view, i int, servers map[string]int) error {
 		return errTwice(other)
 	}
 	servers[v.id] = i
-	if off := q.clocks.deviation(i); off > q.skew {
-		return errClockOff(off)
+	if _, off := q.clocks.offset(i); off > q.skew {
+		return q.errClockOff(i)
 	}
 	settings := q.settings
 	if !q.asks.Load() {

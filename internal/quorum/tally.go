@@ -3,8 +3,6 @@ package quorum
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -33,85 +31,76 @@ func (t *tally) record(i int, p poll, err error) {
 	}
 	t.replied = t.replied.plus(i)
 	t.polls[i], t.errs[i] = p, err
-	t.clockOff = t.replied & t.quorum.clocks.outliers(t.quorum.skew, 0)
+	_, t.clockOff = t.quorum.clocks.compare(t.quorum.skew)
 }
 
-// usable reports whether node i has answered and its clock is right. It uses t.clockOff and not the
-// present offsets, because answers to other steps change these offsets, and all counts of a round
-// must agree.
-func (t *tally) usable(i int) bool {
-	return t.replied.has(i) && t.errs[i] == nil && !t.clockOff.has(i)
-}
-
-// in reports whether node i has answered with the state s.
-func (t *tally) in(i int, s store.State) bool { return t.usable(i) && t.polls[i].State == s }
-
-// granted reports whether node i has voted.
-func (t *tally) granted(i int) bool { return t.in(i, store.Granted) }
-
-// isBusy reports whether node i has voted for another token.
-func (t *tally) isBusy(i int) bool { return t.in(i, store.Busy) }
-
-// isDone reports whether node i has the done mark.
-func (t *tally) isDone(i int) bool { return t.in(i, store.Done) }
-
-// count returns the number of nodes for which cond returns true.
-func (t *tally) count(cond func(i int) bool) (n int) {
-	for i := range t.polls {
-		if cond(i) {
-			n++
+// usable returns the nodes that have answered and whose clocks are right. It uses t.clockOff and not
+// the present offsets, because answers to other steps change these offsets, and all counts of a
+// round must agree.
+func (t *tally) usable() (set nodes) {
+	for i, err := range t.errs {
+		if err == nil && t.replied.has(i) && !t.clockOff.has(i) {
+			set = set.plus(i)
 		}
 	}
-	return n
+	return set
+}
+
+// in returns the nodes that have answered with the state s.
+func (t *tally) in(s store.State) (set nodes) {
+	for n := range t.quorum.eachNode(t.usable()) {
+		if t.polls[n.index].State == s {
+			set = set.plus(n.index)
+		}
+	}
+	return set
+}
+
+// most returns the value that most of the polls in set have, and the nodes with these polls.
+func most[K comparable](t *tally, set nodes, value func(p *poll) K) (v K, same nodes) {
+	for n := range t.quorum.eachNode(set) {
+		k, these := value(&t.polls[n.index]), nodes(0)
+		for m := range t.quorum.eachNode(set) {
+			if value(&t.polls[m.index]) == k {
+				these = these.plus(m.index)
+			}
+		}
+		if these.count() > same.count() {
+			v, same = k, these
+		}
+	}
+	return v, same
 }
 
 // enough reports whether enough nodes have voted, for any fence.
-func (t *tally) enough() bool { return t.count(t.granted) >= t.quorum.need }
+func (t *tally) enough() bool { return t.in(store.Granted).count() >= t.quorum.need }
+
+// agreed returns the fence for which the largest number of nodes have voted, and these nodes.
+func (t *tally) agreed() (fence uint64, voters nodes) {
+	return most(t, t.in(store.Granted), func(p *poll) uint64 { return p.Fence })
+}
 
 // won reports whether enough nodes have voted for the same fence.
 func (t *tally) won() bool {
-	_, n := most(t, t.granted, func(p *poll) uint64 { return p.Fence })
-	return n >= t.quorum.need
+	_, voters := t.agreed()
+	return voters.count() >= t.quorum.need
 }
 
-// most returns the value that most of the chosen nodes' polls have, and the number of these polls.
-func most[K comparable](t *tally, chosen func(i int) bool, value func(p *poll) K) (v K, n int) {
-	for i := range t.polls {
-		if !chosen(i) || n > 0 && value(&t.polls[i]) == v {
-			continue
-		}
-		k := value(&t.polls[i])
-		if m := t.count(func(j int) bool { return chosen(j) && value(&t.polls[j]) == k }); m > n {
-			v, n = k, m
-		}
-	}
-	return v, n
+// rival returns the other holder that the largest number of nodes name, and these nodes.
+func (t *tally) rival() (holder string, by nodes) {
+	return most(t, t.in(store.Busy), func(p *poll) string { return p.holder })
 }
 
-// rival returns the other holder that the largest number of nodes name, and this number.
-func (t *tally) rival() (holder string, n int) {
-	return most(t, t.isBusy, func(p *poll) string { return p.holder })
-}
-
-// proposal returns the fence to which all votes can be raised, and the number of fences that every
-// vote has reserved.
-func (t *tally) proposal() (fence uint64, block int) {
-	for i, p := range t.polls {
-		if t.granted(i) {
-			fence = max(fence, p.Fence)
-		}
-	}
-	return fence, t.shortestBlock(t.granted)
-}
-
-// shortestBlock returns the shortest block of the chosen votes.
-func (t *tally) shortestBlock(chosen func(i int) bool) (block int) {
-	for i, p := range t.polls {
-		if chosen(i) && (block == 0 || p.FenceCount < block) {
+// proposal returns the largest fence of the votes in set, to which all can be raised, and the number
+// of fences that every vote has reserved.
+func (t *tally) proposal(set nodes) (fence uint64, block int) {
+	for n := range t.quorum.eachNode(set) {
+		p := &t.polls[n.index]
+		if fence = max(fence, p.Fence); block == 0 || p.FenceCount < block {
 			block = p.FenceCount
 		}
 	}
-	return block
+	return fence, block
 }
 
 // finalAnswer returns an answer after which the owner gets no grant: revoked, undone or done. The
@@ -119,66 +108,48 @@ func (t *tally) shortestBlock(chosen func(i int) bool) (block int) {
 // because a Complete that was refused may have left its mark at fewer nodes.
 func (t *tally) finalAnswer() (g store.Grant, ok bool) {
 	for _, s := range []store.State{store.Revoked, store.Undone} {
-		for i := range t.polls {
-			if t.in(i, s) {
-				return t.polls[i].Grant, true
-			}
+		if from := t.in(s); from != 0 {
+			return t.polls[from.first()].Grant, true
 		}
 	}
-	return store.Grant{State: store.Done}, t.count(t.isDone) >= t.quorum.need
+	return store.Grant{State: store.Done}, t.in(store.Done).count() >= t.quorum.need
 }
 
 // mayBeDone reports whether the work may be done: some nodes have the done mark, and together with
 // the nodes without an answer they could be a quorum.
 func (t *tally) mayBeDone() bool {
-	return t.count(t.isDone) > 0 && t.count(func(i int) bool { return t.isDone(i) || !t.usable(i) }) >= t.quorum.need
+	done := t.in(store.Done)
+	return done != 0 && done.count()+len(t.polls)-t.usable().count() >= t.quorum.need
 }
 
 // decided reports whether no further answer can change the result.
 func (t *tally) decided() bool {
-	if _, n := t.rival(); t.enough() || n >= t.quorum.need {
+	if t.enough() || !t.isSplit() {
 		return true
 	}
 	open := len(t.polls) - t.replied.count()
 	_, final := t.finalAnswer()
-	return final && t.count(t.granted)+open < t.quorum.need
+	return final && t.in(store.Granted).count()+open < t.quorum.need
 }
 
-// isSplit reports whether the votes are split among contenders so that no contender can have a
-// quorum.
+// isSplit reports whether the votes may be split among contenders, because no rival has a quorum of
+// known votes. A caller that took the rival for the holder would wait for the end of a lease that
+// the rival gives back at once.
 func (t *tally) isSplit() bool {
-	_, n := t.rival()
-	return !t.won() && n+len(t.polls)-t.count(t.usable) < t.quorum.need
-}
-
-// maySplit reports whether the votes may be split. This is possible if this token has a vote and
-// the rival has no quorum of known votes. A caller that took the rival for the holder would wait
-// for the end of a lease that the rival gives back at once.
-func (t *tally) maySplit() bool {
-	_, n := t.rival()
-	return !t.won() && n < t.quorum.need && t.count(t.granted) > 0
-}
-
-// mayBeginWaits reports whether a node has refused its vote because it may have forgotten leases,
-// and can begin its wait when it is asked again: now the nodes' clocks are known.
-func (t *tally) mayBeginWaits() bool {
-	return t.quorum.clocks.known(t.quorum.need) && slices.ContainsFunc(t.errs, func(err error) bool {
-		no, ok := errors.AsType[*notVoting](err)
-		return ok && no.idle
-	})
+	_, by := t.rival()
+	return by.count() < t.quorum.need
 }
 
 // result returns the result of the round.
 func (t *tally) result() (store.Grant, error) {
-	need := t.quorum.need
-	if fence, n := most(t, t.granted, func(p *poll) uint64 { return p.Fence }); n >= need {
-		block := t.shortestBlock(func(i int) bool { return t.granted(i) && t.polls[i].Fence == fence })
+	if fence, voters := t.agreed(); voters.count() >= t.quorum.need {
+		_, block := t.proposal(voters)
 		return store.Grant{State: store.Granted, Fence: fence, FenceCount: block}, nil
 	}
 	if g, ok := t.finalAnswer(); ok {
 		return g, nil
 	}
-	if t.count(t.usable) < need || t.enough() || t.mayBeDone() || t.count(t.isBusy) == 0 {
+	if t.usable().count() < t.quorum.need || t.enough() || t.mayBeDone() || t.in(store.Busy) == 0 {
 		return store.Grant{}, t.failure()
 	}
 	return t.busyGrant(), nil
@@ -187,24 +158,15 @@ func (t *tally) result() (store.Grant, error) {
 // busyGrant returns the answer for a key that another token holds: the holder, and the time that is
 // left.
 func (t *tally) busyGrant() store.Grant {
-	g := store.Grant{State: store.Busy}
-	if t.isSplit() {
-		g.Holder.Left = 2*time.Millisecond + rand.N(18*time.Millisecond) // a random time, so that the votes are not split again
-		return g
-	}
-	holder, _ := t.rival()
+	_, by := t.rival()
+	g := store.Grant{State: store.Busy, Holder: t.polls[by.first()].Holder}
 	var lefts []time.Duration
-	for i, p := range t.polls {
-		if !t.isBusy(i) {
-			continue
-		}
-		if lefts = append(lefts, p.Holder.Left); p.holder == holder && g.Holder == (store.Holder{}) {
-			g.Holder = p.Holder
-		}
+	for n := range t.quorum.eachNode(t.in(store.Busy)) {
+		lefts = append(lefts, t.polls[n.index].Holder.Left)
 	}
 	// The key is free when so many of these leases have expired that the remaining leases are no
 	// quorum.
-	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.granted))
+	g.Holder.Left = runsOut(lefts, t.quorum.need-t.in(store.Granted).count())
 	return g
 }
 
@@ -230,8 +192,8 @@ func (t *tally) failure() error {
 		switch {
 		case !t.replied.has(i):
 			err = errSilent
-		case err == nil && !t.usable(i):
-			err = errClockOff(t.quorum.clocks.deviation(i))
+		case err == nil && t.clockOff.has(i):
+			err = t.quorum.errClockOff(i)
 		case err == nil:
 			continue
 		}
@@ -242,7 +204,7 @@ func (t *tally) failure() error {
 			forGood++
 		}
 	}
-	err := error(t.quorum.newError(fmt.Sprintf("%d of %d nodes answered, %d must agree", t.count(t.usable), len(t.polls), t.quorum.need), all))
+	err := error(t.quorum.errTooFew("answered", t.usable().count(), all))
 	if unclear > 0 {
 		return err
 	}
