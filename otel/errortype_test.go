@@ -1,6 +1,7 @@
 package otellock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -43,10 +44,22 @@ func TestEachKindOfErrorIsFoundBehindWrappers(t *testing.T) {
 			t.Errorf("%v is %q, want %q", k.sentinel, got, k.name)
 		}
 	}
+	for own, want := range map[named]string{"commit_unknown": "commit_unknown", other: "deadline_exceeded"} {
+		err := fmt.Errorf("%w, because: %w", own, context.DeadlineExceeded)
+		if got := errorType(locker.Outcome{Result: locker.ResultError, Err: err}); got != want {
+			t.Errorf("an error that names itself %q is %q, want %q", own, got, want)
+		}
+	}
 	if got := errorType(locker.Outcome{Result: locker.ResultError, Err: errors.New("order:42 is odd")}); got != other {
 		t.Errorf("an error without a sentinel is %q, want %q", got, other)
 	}
 }
+
+// named is an error that names its own type.
+type named string
+
+func (n named) Error() string     { return "an error" }
+func (n named) ErrorType() string { return string(n) }
 
 func snake(camel string) string {
 	var b strings.Builder
