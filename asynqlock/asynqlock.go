@@ -98,6 +98,7 @@ type job struct {
 	leftLine bool  // the task gave up its place
 	followed bool  // others waited behind the task when it left the line
 	found    front // what was in the line before the release
+	gaveBack bool  // the task got the key, and gave it back to the first of the line
 
 	overlaps   bool          // in the last attempt, the task's earlier run had the key
 	ran        bool          // the handler was called
@@ -172,6 +173,9 @@ func (j *job) run(ctx context.Context) error {
 		j.lock.Wait = locker.NoWait
 	}
 	handle := func(ctx context.Context) error {
+		if j.mustGiveBack(ctx) {
+			return j.queuedError()
+		}
 		j.ran = true
 		j.lease, _ = locker.FromContext(ctx)
 		j.leaveLine(ctx)

@@ -102,10 +102,8 @@ func Fences(t *asynq.Task) []Fence {
 
 // headers returns the headers own of a task, together with the fences and the trace context of ctx.
 func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]string {
-	headers := maps.Clone(own)
-	if headers == nil {
-		headers = make(map[string]string)
-	}
+	headers := make(map[string]string)
+	maps.Copy(headers, own)
 	if leases := locker.LeasesFromContext(ctx); len(leases) > 0 {
 		fences := make([]Fence, len(leases))
 		for i, l := range leases {

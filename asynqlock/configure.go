@@ -3,7 +3,6 @@ package asynqlock
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -77,14 +76,7 @@ func (g *Guard) warnUnconfigured(ctx context.Context) {
 		return
 	}
 	g.warned.Do(func() {
-		g.log().Error("latchkit: asynqlock: this server of asynq was not configured by the Guard, so a task whose key is busy may keep its worker; " +
+		g.logger.Error("latchkit: asynqlock: this server of asynq was not configured by the Guard, so a task whose key is busy may keep its worker; " +
 			"make the server with asynq.NewServer(redis, guard.Configure(asynq.Config{…}))")
 	})
-}
-
-func (g *Guard) log() *slog.Logger {
-	if g.logger != nil {
-		return g.logger
-	}
-	return slog.Default()
 }

@@ -1,6 +1,7 @@
 package asynqlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -31,6 +32,7 @@ func newConfig(opts []Option) (config, error) {
 	if c.wakes && c.redis == nil {
 		return c, errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
+	c.logger = cmp.Or(c.logger, slog.Default())
 	return c, c.rules.compile(&c)
 }
 

@@ -45,17 +45,12 @@ func (w *waker) callNext(ctx context.Context, key string, found front) {
 	w.mu.Lock()
 	stopped := w.stopped
 	if !stopped {
-		w.calls.Add(1)
+		w.calls.Go(call)
 	}
 	w.mu.Unlock()
 	if stopped {
 		call()
-		return
 	}
-	go func() {
-		defer w.calls.Done()
-		call()
-	}()
 }
 
 // callFirst calls the first task of the line of key. The task's state in asynq decides:
@@ -159,6 +154,14 @@ func (j *job) mustLookAgain(ctx context.Context, p *Problem) bool {
 	return true
 }
 
+// mustGiveBack reports whether the task has got the key out of its turn. A task that tries its key
+// although others wait before it looks again when it has the key: if the holder has called the first
+// of them before the release, the key is for that one.
+func (j *job) mustGiveBack(ctx context.Context) bool {
+	j.gaveBack = j.inLine && j.front.task != j.entry() && j.enterLine(ctx) && !j.front.mayTry(j.entry())
+	return j.gaveBack
+}
+
 // enterLine gives the task a place in the line of its key, and reports whether it has one. Without
 // a place, the task comes back after its pause.
 func (j *job) enterLine(ctx context.Context) bool {
@@ -188,9 +191,10 @@ func (j *job) beforeRelease(ctx context.Context, began time.Time) {
 	}
 }
 
-// callNext calls the next task, if this task has had the key or has given up its place.
+// callNext calls the next task, if this task has had the key or has given up its place. The next task
+// may have come while this one had the key that it gave back, so it is called once more.
 func (j *job) callNext(ctx context.Context) {
-	if w := j.guard.waker; w != nil && j.delivered && (j.ran || j.leftLine) {
+	if w := j.guard.waker; w != nil && j.delivered && (j.ran || j.leftLine || j.gaveBack) {
 		w.callNext(ctx, j.lock.Key, j.found)
 	}
 }
