@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -98,7 +97,7 @@ func (a *answers) Swap(ctx context.Context, key string, old, next idempotency.Re
 		return err
 	}
 	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.answers == a {
-		if err := checkAnswerKey(key); err != nil {
+		if err := checkLength(key); err != nil {
 			return now, err
 		}
 		// If the work has ended its transaction, the answer would be committed by itself. On MySQL
@@ -136,15 +135,6 @@ func (a *answers) swap(
 	return next, err
 }
 
-// checkAnswerKey refuses keys that are too long for an index. A key may contain any bytes.
-func checkAnswerKey(key string) error {
-	if len(key) > maxKey {
-		return fmt.Errorf("%w: sqllock writes the key into an indexed column: it has %d bytes, and at most %d are allowed",
-			locker.ErrInvalidKey, len(key), maxKey)
-	}
-	return nil
-}
-
 // querier runs the statements and the queries of a transaction.
 type querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -154,7 +144,7 @@ type querier interface {
 // inSeparateTx runs work in a separate transaction, for a valid key. If this transaction collides
 // with another transaction, inSeparateTx repeats it.
 func (a *answers) inSeparateTx(ctx context.Context, key string, work func(q querier) error) error {
-	if err := checkAnswerKey(key); err != nil {
+	if err := checkLength(key); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.h.answer)

@@ -22,8 +22,7 @@ type attempt struct {
 	id             string          // the name of the operation in the ledger
 	handle         any             // the value that Begin has returned for the function
 	tx             Transaction
-	endError       func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
-	outer          *attempt     // the attempt whose function began this attempt; nil: none
+	outer          *attempt // the attempt whose function began this attempt; nil: none
 	idle           idleness
 	rowsBefore     int64 // the result of rowsWritten at the beginning of the transaction
 	sessionChanged bool  // the settings of MySQL's session are changed
@@ -76,7 +75,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	if again, err := a.begin(ctx); err != nil {
 		return again, err
 	}
-	if err := a.work(ctx); err != nil {
+	if err := a.fn(ctx, a); err != nil {
 		return a.handleError(err)
 	}
 	if err := a.leave(ctx, margin); err != nil {
@@ -98,20 +97,6 @@ func (a *attempt) begin(ctx context.Context) (again bool, err error) {
 		return false, nil
 	}
 	return a.dialect.isTemporary(err) || a.dialect.isLockTimeout(err), a.explain(ctx, err)
-}
-
-// work calls fn.
-func (a *attempt) work(ctx context.Context) error {
-	err := a.fn(ctx, a)
-	if a.endError == nil {
-		return err
-	}
-	ended := a.endError()
-	// After the end of the transaction, a Row of the Tx can only say that its context was canceled.
-	if err == nil || ended != nil && errors.Is(err, context.Canceled) && !errors.Is(ended, context.Canceled) && ctx.Err() == nil {
-		return ended
-	}
-	return err
 }
 
 // handleError returns whether the transaction may be retried after err, and the error to return.

@@ -90,11 +90,19 @@ func (b *base) checkNested(ctx context.Context) error {
 // maxKey is the length of the longest key that the columns and every database's index can hold.
 const maxKey = 512
 
-// checkKey refuses keys that a database's text column cannot hold.
-func checkKey(key string) error {
+// checkLength refuses keys that an index cannot hold.
+func checkLength(key string) error {
 	if len(key) > maxKey {
 		return fmt.Errorf("%w: sqllock writes the key into an indexed column: it has %d bytes, and at most %d are allowed",
 			locker.ErrInvalidKey, len(key), maxKey)
+	}
+	return nil
+}
+
+// checkKey refuses keys that a database's text column cannot hold.
+func checkKey(key string) error {
+	if err := checkLength(key); err != nil {
+		return err
 	}
 	if !utf8.ValidString(key) || strings.ContainsRune(key, 0) {
 		return fmt.Errorf("%w: sqllock writes the key into a text column; give UTF-8 without NUL", locker.ErrInvalidKey)

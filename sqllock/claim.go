@@ -23,7 +23,7 @@ func (a *attempt) enter(ctx context.Context) (err error) {
 	if err == nil && a.hasOperation {
 		err = a.writeOperation(ctx)
 	}
-	a.idle.touch()
+	a.idle.since = time.Now()
 	return err
 }
 
@@ -165,7 +165,7 @@ func (a *attempt) text(name string, args []any) (query string, rest []any) {
 // it counts as too late.
 func (a *attempt) claimError(ctx context.Context) error {
 	for _, l := range a.leases {
-		seen, owner, err := a.newestClaim(ctx, l.Key())
+		seen, owner, err := a.newestClaim(ctx, a.tx, l.Key())
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -190,13 +190,8 @@ func holds(ctx context.Context, l *locker.Lease) bool {
 	return err == nil && info.Held && !info.Foreign && info.Fence <= l.Fence()
 }
 
-// newestClaimIn returns the newest claim of the resource key, which it reads in tx.
-func (b *base) newestClaimIn(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
+// newestClaim returns the newest claim of the resource key, which it reads in tx.
+func (b *base) newestClaim(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
 	err = tx.Row(ctx, b.stmts["look"], []any{key}, &fence, &owner)
 	return fence, owner, err
-}
-
-// newestClaim calls newestClaimIn with the attempt's own transaction.
-func (a *attempt) newestClaim(ctx context.Context, key string) (fence int64, owner string, err error) {
-	return a.newestClaimIn(ctx, a.tx, key)
 }

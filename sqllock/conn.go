@@ -47,9 +47,6 @@ type standard struct {
 	conn    *sql.Conn // the connection of the transaction, until it goes back to its pool; nil: unknown
 	restore string    // restores the settings of conn's session; "": unchanged
 	tidied  sync.Once // conn was returned to its pool
-
-	use  sync.RWMutex // read-locked while a statement of the function runs
-	over bool         // written under use: the transaction takes no more statements of the function
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
@@ -135,11 +132,4 @@ func (s *standard) tidy(queries ...string) {
 			}
 		}
 	})
-}
-
-// end refuses all further statements of the function. It waits for a statement that runs.
-func (s *standard) end() {
-	s.use.Lock()
-	defer s.use.Unlock()
-	s.over = true
 }

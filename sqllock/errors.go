@@ -31,7 +31,8 @@ var (
 		"or after InTx to the code that began the transaction, and return the errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for
 	// longer than its limit. Nothing was changed. The transaction is not retried, because the
-	// function may have called other services.
+	// function may have called other services. MariaDB does not report idleness. So a connection
+	// that is lost later than the limit after the claim counts as idle, too.
 	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
 		"give a longer WithIdleLimit, or do slow work before the transaction")
 	// ErrRetries: the database has refused several attempts, each for a temporary reason. The error

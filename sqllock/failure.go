@@ -1,7 +1,6 @@
 package sqllock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -97,10 +96,6 @@ const (
 	sqliteError      = 1
 	sqliteBusy       = 5
 	sqliteLocked     = 6
-	sqliteNoMemory   = 7
-	sqliteInterrupt  = 9
-	sqliteIO         = 10
-	sqliteFull       = 13
 	sqliteConstraint = 19
 )
 
@@ -130,22 +125,6 @@ func (d Dialect) isLockTimeout(err error) bool { return d == Postgres && state(e
 // isIdleness reports whether err is the error with which the server ends an idle transaction.
 func (d Dialect) isIdleness(err error) bool {
 	return d == Postgres && state(err) == "25P03" || d == MySQL && d.number(err) == mysqlIdle
-}
-
-// endsTransaction reports whether err, a statement's error, has ended the transaction silently. The
-// database would then commit each later statement by itself and without a claim, so a Tx refuses
-// later statements. PostgreSQL needs no such check, because it refuses later statements itself.
-func (d Dialect) endsTransaction(err error) bool {
-	n := d.number(err)
-	switch d {
-	case MySQL:
-		return n == mysqlDeadlock || n == mysqlRecordChanged
-	case SQLite:
-		interrupted := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-		return interrupted || slices.Contains([]int{sqliteNoMemory, sqliteInterrupt, sqliteIO, sqliteFull}, n&0xff)
-	default:
-		return false
-	}
 }
 
 // isDuplicate reports whether a statement failed because a row with the same key exists.

@@ -41,36 +41,33 @@ func init() { //nolint:gochecknoinits // runs before the tests, because the test
 
 func TestErrorsOfServersAreToldApart(t *testing.T) {
 	for _, tc := range []struct {
-		d                       Dialect
-		err                     error
-		passing, ended, refused bool
+		d                Dialect
+		err              error
+		passing, refused bool
 	}{
-		{Postgres, stateErr("40001"), true, false, true},
-		{Postgres, stateErr("40P01"), true, false, true},
-		{Postgres, stateErr("40003"), false, false, false}, // "statement completion unknown"
-		{Postgres, stateErr("23505"), false, false, true},  // for example a deferred constraint
-		{Postgres, stateErr("57P01"), true, false, false},  // the server shuts down, perhaps only after the commit
-		{Postgres, stateErr("08006"), false, false, false},
-		{Postgres, errors.New("EOF"), false, false, false},
-		{MySQL, &numberErr{1213}, true, true, true},
-		{MySQL, &numberErr{1205}, true, false, true},
-		{MySQL, &numberErr{1020}, true, true, true},
-		{MySQL, &numberErr{1180}, false, false, false}, // MySQL returns this error for a COMMIT that failed
-		{SQLite, codeErr(5), true, false, true},
-		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
-		{SQLite, codeErr(6), true, false, true},
-		{SQLite, codeErr(13), false, true, false},
-		{SQLite, codeErr(787), false, false, true}, // for example a deferred foreign key
-		{SQLite, fieldErr{5}, true, false, true},
-		{SQLite, &fieldErr{5}, true, false, true},
-		{SQLite, codeErr(1), false, false, false},
+		{Postgres, stateErr("40001"), true, true},
+		{Postgres, stateErr("40P01"), true, true},
+		{Postgres, stateErr("40003"), false, false}, // "statement completion unknown"
+		{Postgres, stateErr("23505"), false, true},  // for example a deferred constraint
+		{Postgres, stateErr("57P01"), true, false},  // the server shuts down, perhaps only after the commit
+		{Postgres, stateErr("08006"), false, false},
+		{Postgres, errors.New("EOF"), false, false},
+		{MySQL, &numberErr{1213}, true, true},
+		{MySQL, &numberErr{1205}, true, true},
+		{MySQL, &numberErr{1020}, true, true},
+		{MySQL, &numberErr{1180}, false, false}, // MySQL returns this error for a COMMIT that failed
+		{SQLite, codeErr(5), true, true},
+		{SQLite, codeErr(517), true, true}, // BUSY_SNAPSHOT
+		{SQLite, codeErr(6), true, true},
+		{SQLite, codeErr(13), false, false},
+		{SQLite, codeErr(787), false, true}, // for example a deferred foreign key
+		{SQLite, fieldErr{5}, true, true},
+		{SQLite, &fieldErr{5}, true, true},
+		{SQLite, codeErr(1), false, false},
 	} {
 		for _, err := range []error{tc.err, fmt.Errorf("around it: %w", tc.err), errors.Join(errors.New("beside it"), tc.err)} {
 			if got := tc.d.isTemporary(err); got != tc.passing {
 				t.Errorf("%v %v: passing %v", tc.d, err, got)
-			}
-			if got := tc.d.endsTransaction(err); got != tc.ended {
-				t.Errorf("%v %v: ended %v", tc.d, err, got)
 			}
 			if got := tc.d.isRefusal(err); got != tc.refused {
 				t.Errorf("%v %v: refused %v", tc.d, err, got)

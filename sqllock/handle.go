@@ -43,8 +43,7 @@ func New(l locker.Locker, db Beginner, opts ...Option) (*DB, error) {
 	}
 	return &DB{b, func(fn func(context.Context, *Tx) error) work {
 		return func(ctx context.Context, a *attempt) error {
-			tx := newTx(a, a.tx.(*standard))
-			a.endError = tx.endError
+			tx := &Tx{&Claim{a}, a.tx.(*standard).Tx}
 			return fn(context.WithValue(ctx, txKey{}, tx), tx)
 		}
 	}}, nil

@@ -5,24 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 )
 
 // idleness records how long a transaction may be idle before the server ends it, and since when it
-// may have been idle. A paused holder cannot end its transaction, so the server must.
+// may have been idle: statements of the function are not seen. A paused holder cannot end its
+// transaction, so the server must.
 type idleness struct {
 	limit   time.Duration
 	dialect Dialect
-	began   time.Time
-	lastUse atomic.Int64 // the time from began to the last statement that is known and has succeeded
+	since   time.Time
 }
 
 // noIdleLimit is the limit of a transaction whose idle time only the server limits: the largest one
 // that PostgreSQL can set.
 const noIdleLimit = math.MaxInt32 * time.Millisecond
 
-// begin sets the limit for the transaction of a, and starts the idle time.
+// begin sets the limit for the transaction of a.
 func (i *idleness) begin(a *attempt) {
 	i.limit, i.dialect = a.idleLimit, a.dialect
 	if i.limit == 0 {
@@ -36,11 +35,7 @@ func (i *idleness) begin(a *attempt) {
 	if a.dialect == MySQL { // the time-out of MySQL is a number of whole seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
 	}
-	i.began = time.Now()
 }
-
-// touch records that a statement has succeeded now, so that the idle time begins again.
-func (i *idleness) touch() { i.lastUse.Store(int64(time.Since(i.began))) }
 
 // millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
@@ -55,26 +50,18 @@ const idleRounding = 50 * time.Millisecond
 
 // judge returns an ErrIdle that wraps err if err may be the consequence of idleness; otherwise nil.
 // PostgreSQL and MySQL report idleness. MariaDB only closes the connection; then judge checks
-// whether the last statement was longer ago than the limit. SQLite has no server that could end a
+// whether the claim was longer ago than the limit. SQLite has no server that could end a
 // transaction.
 func (i *idleness) judge(err error) error {
-	idle := time.Since(i.began) - time.Duration(i.lastUse.Load())
-	lost := i.dialect != SQLite && isConnectionLost(err) && idle >= i.limit-idleRounding
+	lost := i.dialect != SQLite && isConnectionLost(err) && time.Since(i.since) >= i.limit-idleRounding
 	if !lost && !i.dialect.isIdleness(err) {
 		return nil
 	}
 	return fmt.Errorf("%w (limit: %v): %w", ErrIdle, i.limit.Round(time.Millisecond), err)
 }
 
-// isConnectionLost reports whether err means that the connection is lost.
+// isConnectionLost reports whether err means that the connection is lost. "invalid connection" is the
+// text of an error of go-sql-driver, which this package does not import.
 func isConnectionLost(err error) bool {
-	if errors.Is(err, driver.ErrBadConn) {
-		return true
-	}
-	found := false
-	walk(err, func(e error) bool { // the error of go-sql-driver, which this package does not import
-		found = e.Error() == "invalid connection"
-		return found
-	})
-	return found
+	return errors.Is(err, driver.ErrBadConn) || walk(err, func(e error) bool { return e.Error() == "invalid connection" })
 }

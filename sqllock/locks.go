@@ -46,10 +46,8 @@ func (c *call) within(ctx context.Context, leases []*locker.Lease) error {
 		return nil
 	}
 	for _, l := range leases {
-		if l.Context().Err() != nil {
-			if cause := context.Cause(l.Context()); !errors.Is(err, cause) {
-				err = errors.Join(err, cause)
-			}
+		if cause := context.Cause(l.Context()); cause != nil && !errors.Is(err, cause) {
+			err = errors.Join(err, cause)
 		}
 	}
 	return err

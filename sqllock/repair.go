@@ -69,7 +69,7 @@ const fencesPerTx = 1000
 // follow the resource last. Where the floor is larger than a fence, fences returns the floor.
 func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last string) (page []claimedFence, err error) {
 	for _, key := range keys {
-		fence, _, err := b.newestClaimIn(ctx, tx, key)
+		fence, _, err := b.newestClaim(ctx, tx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -80,7 +80,7 @@ func (b *base) fences(ctx context.Context, tx Transaction, keys []string, last s
 	if len(keys) > 0 {
 		return page, nil
 	}
-	floor, _, err := b.newestClaimIn(ctx, tx, "")
+	floor, _, err := b.newestClaim(ctx, tx, "")
 	if err != nil {
 		return nil, err
 	}

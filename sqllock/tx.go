@@ -3,9 +3,7 @@ package sqllock
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -42,23 +40,17 @@ func (c *Claim) Op() string { return c.attempt.op() }
 // Tx is the transaction of Do's function. It has the methods of *sql.Tx that take a context. Do
 // itself commits and rolls back, so Tx has no Commit and no Rollback. For work that may be undone
 // alone, send SAVEPOINT and ROLLBACK TO SAVEPOINT as statements. Tx implements sqlc's DBTX and similar
-// interfaces. Its zero value is not usable.
+// interfaces. Its zero value is not usable. A goroutine that uses a Tx must end before the function
+// returns.
 //
-// On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
-// remembers such an error: no statement runs after it, and Do returns the error even if the
-// function returns nil. A Tx does not see errors of Rows and of a Stmt, but Do detects before the
-// COMMIT that such an error has ended the transaction. On MySQL, the later statements are then
-// rolled back. On SQLite, the later statements are already committed, so the function must return
-// such errors.
+// Return the errors of statements: some errors end a transaction silently, such as a deadlock on
+// MySQL, or an interrupt or a full disk on SQLite. If the function goes on nevertheless, Do returns
+// ErrEnded. On MySQL, the later statements are then rolled back. On SQLite, they are already
+// committed.
 type Tx struct {
 	*Claim
-	std *standard
-
-	mu  sync.Mutex
-	err error // the error that has ended the transaction
+	tx *sql.Tx
 }
-
-func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 
 type txKey struct{}
 
@@ -70,87 +62,31 @@ func TxFromContext(ctx context.Context) (*Tx, bool) {
 }
 
 // SQL returns the *sql.Tx itself, for libraries that need one. Leave Commit and Rollback to Do.
-func (t *Tx) SQL() *sql.Tx {
-	return t.std.Tx
-}
+func (t *Tx) SQL() *sql.Tx { return t.tx }
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	return use(t, func() (sql.Result, error) { return t.std.ExecContext(ctx, query, args...) })
+	return t.tx.ExecContext(ctx, query, args...)
 }
 
 // QueryContext runs a query.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	return use(t, func() (*sql.Rows, error) { return t.std.QueryContext(ctx, query, args...) })
+	return t.tx.QueryContext(ctx, query, args...)
 }
 
 // QueryRowContext runs a query that returns at most one row. Its error is returned by Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	row, _ := use(t, func() (*sql.Row, error) {
-		row := t.std.QueryRowContext(ctx, query, args...)
-		return row, row.Err()
-	})
-	if row == nil { // a query that fails is the only way to return a Row with an error
-		row = t.std.QueryRowContext(t.over(ctx), query, args...)
-	}
-	return row
+	return t.tx.QueryRowContext(ctx, query, args...)
 }
 
 // PrepareContext prepares a statement for use in this transaction.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
-	return use(t, func() (*sql.Stmt, error) { return t.std.PrepareContext(ctx, query) })
+	return t.tx.PrepareContext(ctx, query)
 }
 
 // StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
 func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	s, _ := use(t, func() (*sql.Stmt, error) { return t.std.StmtContext(ctx, stmt), nil })
-	if s == nil { // a call that fails is the only way to return a Stmt with an error
-		s = t.std.StmtContext(t.over(ctx), stmt)
-	}
-	return s
-}
-
-// use runs a statement, unless an earlier statement or the end of the function has ended the
-// transaction.
-func use[R any](t *Tx, statement func() (R, error)) (r R, err error) {
-	t.std.use.RLock()
-	defer t.std.use.RUnlock()
-	if t.std.over { // a goroutine that the function has left behind
-		return r, sql.ErrTxDone
-	}
-	if err := t.endError(); err != nil {
-		return r, err
-	}
-	if r, err = statement(); err == nil {
-		t.attempt.idle.touch()
-	}
-	return r, t.watch(err)
-}
-
-// over returns a context that has ended with the error that has ended the transaction.
-func (t *Tx) over(ctx context.Context) context.Context {
-	over, cancel := context.WithCancelCause(ctx)
-	cancel(t.endError())
-	return over
-}
-
-// watch returns err. If err has ended the transaction, watch also remembers err.
-func (t *Tx) watch(err error) error {
-	if err != nil && t.attempt.dialect.endsTransaction(err) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.err == nil {
-			t.err = fmt.Errorf("sqllock: an earlier statement has ended the transaction: %w", err)
-		}
-	}
-	return err
-}
-
-// endError returns the error that has ended the transaction, or nil.
-func (t *Tx) endError() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err
+	return t.tx.StmtContext(ctx, stmt)
 }
 
 // FencedUpdate runs an UPDATE that writes the fence into the row itself. db is a *Tx, *sql.DB,

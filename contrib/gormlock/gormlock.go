@@ -9,11 +9,9 @@
 //	})
 //
 // Methods, results and options are those of package sqllock; the method Migrate creates the tables.
-// The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx remembers
-// an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
-// error. After such an error, later statements are not committed. [sqllock.ClaimFromContext]
-// returns the claim. Do commits and rolls back, so Commit and Rollback of this *gorm.DB only return
-// an error. After a Rollback, Do commits nothing.
+// The function gets a complete *gorm.DB. [sqllock.ClaimFromContext] returns the claim. Do commits and
+// rolls back, so Commit and Rollback of this *gorm.DB only return an error. After a Rollback, Do
+// commits nothing. Return the errors of statements: see [sqllock.Tx].
 package gormlock
 
 import (
