@@ -36,8 +36,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	r := gin.New()
-	r.Use(gin.Recovery())
+	r := gin.Default()
 	r.POST("/orders/:id/ship", ginlock.MustNew(l, "order:{param.id|int}"), ship)
 }
 
@@ -163,10 +162,12 @@ func ExampleMustIdempotency() {
 	claims := func(c *gin.Context) map[string]any { return c.GetStringMap("claims") } // of the authentication
 	r.Use(func(c *gin.Context) { c.Set("claims", map[string]any{"sub": "customer-7"}) })
 	payments := 0
-	r.POST("/payments", ginlock.MustIdempotency(l, store, "{claim.sub}", ginlock.WithClaims(claims)), func(c *gin.Context) {
+	pay := func(c *gin.Context) {
 		payments++
 		c.String(http.StatusCreated, "payment %d", payments)
-	})
+	}
+	once := ginlock.MustIdempotency(l, store, "{claim.sub}", ginlock.WithClaims(claims))
+	r.POST("/payments", once, pay)
 	for range 2 {
 		req := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(`{"amount": 7}`))
 		req.Header.Set("Idempotency-Key", "8e03978e-40d5-43dd-bc93-6894a57f9324")

@@ -22,13 +22,14 @@ func TestTheFirstProgramOfTheReadmeRunsWhenPasted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, rest, _ := strings.Cut(string(text), "```go\n")
+		_, rest, _ := strings.Cut(string(text), "```go\npackage main\n")
 		program, _, found := strings.Cut(rest, "```\n")
 		const address = "localhost:6379"
 		if !found || !strings.Contains(program, address) {
 			t.Fatalf("the first program of %s does not name its server, %s:\n%s", readme, address, program)
 		}
 		pasted := filepath.Join(t.TempDir(), "main.go")
+		program = "package main\n" + program
 		if err := os.WriteFile(pasted, []byte(strings.ReplaceAll(program, address, server.Addr())), 0o600); err != nil {
 			t.Fatal(err)
 		}
