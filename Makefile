@@ -111,7 +111,7 @@ attacked:
 	.ci/fuzz 10s
 
 .PHONY: matrix
-matrix: tools clients ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/operations.md: an hour
+matrix: tools clients ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/versions.md: an hour
 	.ci/matrix
 
 # The rounds of make chaos and make soak: for how long.

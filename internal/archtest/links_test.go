@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"net/url"
@@ -15,8 +16,8 @@ import (
 var (
 	fenced     = regexp.MustCompile("(?ms)^\\s*(```|~~~).*?^\\s*(```|~~~)\\s*$")
 	inlineCode = regexp.MustCompile("`[^`\n]+`")
-	// link finds [text](target "title") and images.
-	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
+	// link finds [text](target "title") and images. The text counts only if it is the name of a test.
+	link = regexp.MustCompile(`(?:\[(Test[A-Z]\w*))?\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
 	// linkTarget finds the target of a link, which readers do not see.
 	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)
 	// section finds a heading. If a heading contains a link, only the text of the link counts.
@@ -28,8 +29,8 @@ var (
 )
 
 // checkLinks checks the relative links of the documents, including links to headings. Each
-// guarantee must link to its test, with the name of the test as the link's title. Each page below
-// docs must be in an index.
+// guarantee must link to its test, with the name of the test as the link's text or title. Each page
+// below docs must be in an index.
 func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	linked := make(map[string]bool)
@@ -41,11 +42,11 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	for _, name := range documents {
 		text := fenced.ReplaceAllString(read(t, tree, name), "")
 		for _, m := range link.FindAllStringSubmatch(inlineCode.ReplaceAllString(text, ""), -1) {
-			if why := linkFault(t, tree, name, m[1], m[2]); why != "" {
-				problems = append(problems, fmt.Sprintf("%s links to %s, %s", name, m[1], why))
+			if why := linkFault(t, tree, name, m[2], cmp.Or(m[1], m[3])); why != "" {
+				problems = append(problems, fmt.Sprintf("%s links to %s, %s", name, m[2], why))
 			}
 			if path.Base(name) == "README.md" {
-				linked[name+" "+path.Join(path.Dir(name), m[1])] = true
+				linked[name+" "+path.Join(path.Dir(name), m[2])] = true
 			}
 		}
 		for _, m := range fileName.FindAllStringSubmatch(text, -1) {
@@ -65,7 +66,7 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 
 // linkFault returns what is wrong with a link of a document to target, or "" if the link is right.
 // Links to web pages are not checked.
-func linkFault(t testing.TB, tree fs.FS, document, target, title string) string {
+func linkFault(t testing.TB, tree fs.FS, document, target, test string) string {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
@@ -87,10 +88,10 @@ func linkFault(t testing.TB, tree fs.FS, document, target, title string) string 
 		return "which does not exist: correct the link, or remove it"
 	case u.Fragment != "" && strings.HasSuffix(file, ".md") && !slices.Contains(sections(read(t, tree, file)), u.Fragment):
 		return "and that page has no such heading: correct the link"
-	case strings.HasPrefix(title, "Test") && !strings.Contains(read(t, tree, file), "\nfunc "+title+"("):
-		return "which has no " + title + ": correct the name, or take the claim back"
-	case document == "docs/guarantees.md" && strings.HasSuffix(file, "_test.go") && title == "":
-		return "without a title: say which test shows it"
+	case strings.HasPrefix(test, "Test") && !strings.Contains(read(t, tree, file), "\nfunc "+test+"("):
+		return "which has no " + test + ": correct the name, or take the claim back"
+	case document == "docs/guarantees.md" && strings.HasSuffix(file, "_test.go") && test == "":
+		return "without the name of a test: say which test shows it"
 	}
 	return ""
 }
@@ -127,7 +128,7 @@ func TestLinksRefused(t *testing.T) {
 		"docs/adr/b.md":      "[up](../a.md) [wrong](a.md)\n",
 		"docs/adr/c.md":      "",
 		"docs/adr/README.md": "[c](c.md)\n",
-		"docs/guarantees.md": "[●](../a/a_test.go \"TestA\") [●](../a/a_test.go \"TestB\") [●](../a/a_test.go)\n",
+		"docs/guarantees.md": "[●](../a/a_test.go \"TestA\") [●](../a/a_test.go \"TestB\") [●](../a/a_test.go) [TestC](../a/a_test.go)\n",
 		"a/a.lua":            "",
 		"a/a_test.go":        "package a\n\nfunc TestA(t *testing.T) {}\n",
 	})),
@@ -139,7 +140,8 @@ func TestLinksRefused(t *testing.T) {
 		"docs/adr/b.md links to a.md, which does not exist",
 		"docs/adr/b.md is not in the index",
 		"docs/guarantees.md links to ../a/a_test.go, which has no TestB",
-		"docs/guarantees.md links to ../a/a_test.go, without a title",
+		"docs/guarantees.md links to ../a/a_test.go, without the name of a test",
+		"docs/guarantees.md links to ../a/a_test.go, which has no TestC",
 		"docs/guarantees.md is not in the index",
 	)
 }

