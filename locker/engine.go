@@ -142,6 +142,9 @@ func (e *Engine) newWaiter(ctx context.Context, rule Rule) (*waiter, error) {
 	if err == nil {
 		err = w.mindOrder(ctx)
 	}
+	if err == nil {
+		e.cfg.order.note(ctx, w)
+	}
 	if err == nil && !e.enterAcquire(w) {
 		err = ErrClosed
 	}

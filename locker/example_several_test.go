@@ -32,6 +32,35 @@ func ExampleRunAll() {
 	// account:3 is mine
 }
 
+// One function locks the order and then an item, another one the item and then its order. Each of
+// them works alone. Together they can wait for each other for ever, on a bad day. In a test, give
+// lockertest.Order(t) instead, which fails the test.
+func ExampleWithOrderCheck() {
+	check := locker.WithOrderCheck(func(c locker.OrderConflict) {
+		// In a service: slog.Warn(c.String()), which has the stack of each step too.
+		for _, step := range c.Steps {
+			fmt.Println(step.TakenKey, "was acquired while", step.HeldKey, "was held")
+		}
+	})
+	l, err := lockertest.NewMemory().NewLocker(check) // in a service: New
+	if err != nil {
+		log.Fatal(err)
+	}
+	lockBoth := func(outer, inner string) {
+		err := locker.Run(context.Background(), l, locker.Rule{Key: outer}, func(ctx context.Context) error {
+			return locker.Run(ctx, l, locker.Rule{Key: inner}, func(context.Context) error { return nil })
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	lockBoth("order:42", "item:7") // the sale
+	lockBoth("item:8", "order:43") // the return, on another day
+	// Output:
+	// order:43 was acquired while item:8 was held
+	// item:7 was acquired while order:42 was held
+}
+
 func ExampleNewReentrant() {
 	e, err := lockertest.NewMemory().NewLocker() // in a service: New
 	if err != nil {

@@ -23,6 +23,7 @@ type config struct {
 	prefix      string
 	backoff     Backoff
 	observer    Observer
+	order       *orderCheck // nil: no check
 	renewal     bool
 	maxWaiters  int
 	metadata    func(context.Context) string

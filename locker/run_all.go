@@ -416,7 +416,8 @@ func (s *lockSet) addLeases(all []*waiter, grants []store.Grant, sentAt time.Tim
 // the order of their keys.
 type takeState struct {
 	mu     sync.Mutex
-	leases []*Lease // the leases taken so far
+	leases []*Lease    // the leases taken so far
+	asked  []OrderStep // with WithOrderCheck: the last locks that the RunAll asked for, as Taken
 	// True if the RunAll has all its leases or has failed. Later acquires with the context do not
 	// belong to this RunAll.
 	ended bool

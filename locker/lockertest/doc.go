@@ -25,5 +25,7 @@
 // Rules with a Limit work as on a Locker of locker.NewSemaphore, so the limit of an adapter's rule
 // can be tested too.
 //
+// [Order] fails a test in which locks are taken in two orders, which is a deadlock on a bad day.
+//
 // [Recorder] is an Observer that records what happened.
 package lockertest
