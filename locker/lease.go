@@ -200,6 +200,9 @@ func (c *leaseContext) endOverdue() {
 	if c.Context.Err() != nil {
 		return
 	}
+	if looked := c.held.lease.engine.can.Looked; looked != nil {
+		looked()
+	}
 	now := instantOf(time.Now())
 	for h := &c.held; h != nil; h = h.outer {
 		if h.lease != nil && h.lease.isOverdue(now) {

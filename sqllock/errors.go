@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/latchkit/latchkit/internal/fenced"
 )
 
 // Sentinels for [errors.Is]. All sentinels except ErrIdle and ErrRetries are wrapped in an
@@ -11,7 +13,7 @@ import (
 var (
 	// ErrStaleFence: a newer holder has claimed the resource, so this holder is too late. Nothing
 	// was changed.
-	ErrStaleFence = errors.New("a newer holder has claimed the resource")
+	ErrStaleFence = fenced.ErrStale
 	// ErrFenceRegressed: the database has a larger fence than the lease that was just granted, so
 	// the lock server has lost data. Nothing was changed. [Handle.Repair] makes the next fence
 	// large enough.
@@ -21,7 +23,7 @@ var (
 	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; call sqllock.DB.Resolve")
 	// ErrTooLate: too little of the lease was left to commit, because the work took too long or
 	// renewals failed for too long. Nothing was changed.
-	ErrTooLate = errors.New("too little of the lease is left to commit")
+	ErrTooLate = fenced.ErrTooLate
 	// ErrEnded: the function has ended the transaction. There are three ways to do this: COMMIT or
 	// ROLLBACK in the text of a statement, DDL on MySQL, and further statements after an error that
 	// ends transactions. Statements before the function's own COMMIT are committed: call

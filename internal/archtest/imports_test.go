@@ -17,7 +17,7 @@ import (
 // lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
 // "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
-	{"internal/outermost internal/self internal/proc internal/proc/faketest", "", "they need only the standard library"},
+	{"internal/fenced internal/outermost internal/self internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest", "", "it needs only the standard library"},
 
 	{"internal/store", "", "the contract between the engine and its Stores depends on neither of them"},
@@ -73,6 +73,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"internal/shop", "./grpclock/lockpb", "generated code, for tests, of an annotated service"},
 	{"asynqlock", "github.com/hibiken/asynq/...", "the framework"},
 	{"asynqlock", "github.com/redis/go-redis/v9", "the lines of tasks that are put off are kept in asynq's Redis"},
+	{"sqllock httplock grpclock locker/lockertest", "./internal/fenced", "sqllock exports its errors, adapters answer them, and a test gets them"},
 	{"sqllock", "database/sql/...", "the framework; the driver is the user's choice"},
 
 	{"otel", "./locker", "it is an Observer of Lockers"},

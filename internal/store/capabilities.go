@@ -44,6 +44,10 @@ type Capabilities struct {
 	// earlier fences. A claim without a Limit excludes all permits.
 	Permits bool
 
+	// Looked is called before each look at a context that has not ended and whose innermost lease is
+	// of this Store. It may take the lease away. It is for a Store of tests.
+	Looked func()
+
 	// Validate refuses some claims without asking the server. If the Store refuses claims with the
 	// Mode and the OnceFor of c, Validate returns the reason, such as ErrUnsupported.
 	Validate func(c Claim) error

@@ -25,7 +25,9 @@
 // Rules with a Limit work as on a Locker of locker.NewSemaphore, so the limit of an adapter's rule
 // can be tested too.
 //
-// [Order] fails a test in which locks are taken in two orders, which is a deadlock on a bad day.
+// Two functions look for the mistakes that users of locks make most often. [Order] fails a test in
+// which locks are taken in two orders, which is a deadlock on a bad day. [EachLoss] runs a test once
+// for each place where a lease can be lost, and fails if the work goes on.
 //
 // [Recorder] is an Observer that records what happened.
 package lockertest

@@ -30,6 +30,7 @@ type Memory struct {
 	faults    map[locker.Op]fault
 	calls     map[locker.Op]int
 	processes []*Process
+	losses    *losses // of EachLoss; nil: none
 }
 
 // lease is the holder of a key.

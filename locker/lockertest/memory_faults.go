@@ -77,7 +77,13 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	if err := m.faults[op].err; err != nil {
 		return none, err
 	}
+	if op != locker.OpAcquire {
+		m.losses.pass(string(op))
+	}
 	answer, err := run(m)
+	if op == locker.OpAcquire {
+		m.losses.pass(string(op))
+	}
 	if f := m.faults[op]; f.repliesToLose > 0 {
 		m.faults[op] = fault{err: f.err, repliesToLose: f.repliesToLose - 1, delay: f.delay, replyDelay: f.replyDelay}
 		return none, errReplyLost

@@ -27,7 +27,7 @@ type steps interface {
 // Capabilities returns what the Store can do besides its steps.
 func (p endpoint) Capabilities() store.Capabilities {
 	return store.Capabilities{
-		Notifier: p, AcquireAll: p.AcquireAll, Readers: true, Permits: true,
+		Looked: p.memory.losses.hook(), Notifier: p, AcquireAll: p.AcquireAll, Readers: true, Permits: true,
 		Inspect: p.Inspect, Keys: p.Keys, Queue: p.Queue, Revoke: p.Revoke, RaiseFence: p.RaiseFence,
 	}
 }

@@ -11,10 +11,19 @@ import "time"
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := lease{owner: "stranger", grantedAt: m.now()}
+	m.steal(key)
+}
+
+// steal does what Steal does, and returns the fence of the new holder. The caller holds m.mu.
+func (m *Memory) steal(key string) (fence uint64) {
+	l := lease{owner: stranger, grantedAt: m.now()}
 	l.fence, l.block = m.mint(1)
 	m.leases[key] = l
+	return l.fence
 }
+
+// stranger is the owner of a lease that was stolen.
+const stranger = "stranger"
 
 // Occupy makes another library hold key. With ttl 0 the holder stays until [Memory.Free].
 func (m *Memory) Occupy(key string, ttl time.Duration) {

@@ -1,0 +1,12 @@
+// Package fenced has the errors of data that checks fences. Package sqllock exports them, the
+// adapters answer them, and package lockertest returns them for a database.
+package fenced
+
+import "errors"
+
+var (
+	// ErrStale: a newer holder has claimed the resource.
+	ErrStale = errors.New("a newer holder has claimed the resource")
+	// ErrTooLate: too little of the lease was left to commit.
+	ErrTooLate = errors.New("too little of the lease is left to commit")
+)
