@@ -24,6 +24,7 @@ func TestRules(t *testing.T) {
 		"imports": checkImports,
 		"readme":  checkReadme,
 		"links":   checkLinks,
+		"chinese": checkChinese,
 		"lua":     checkLua,
 		"hygiene": checkHygiene,
 	} {
