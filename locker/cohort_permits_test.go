@@ -56,12 +56,11 @@ func TestAPermitGoesToTheCallerBehindTheLeader(t *testing.T) {
 func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		rule := locker.Rule{Key: "a", TTL: time.Minute, Limit: 1}
+		rule := locker.Rule{Key: "a", TTL: 18 * time.Millisecond, Limit: 1}
+		store.Delay(locker.OpRenew, time.Second)
 		lease := acquire(t, l, rule)
 		leader, next := startWaiting(t, l, rule), startWaiting(t, l, rule)
-		if err := lease.Extend(t.Context(), time.Second); err != nil { // this shortens the lease
-			t.Fatal(err)
-		}
+		<-time.After(8 * time.Millisecond)
 		release(t, lease)
 		got := leader.awaitGrant(0)
 		next.checkWaiting()

@@ -89,16 +89,14 @@ func TestAStreakEnds(t *testing.T) {
 	t.Run("when too little of the lease is left", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			l := lockertest.NewLocker(t, store)
-			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			next := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			// This call shortens the lease.
-			if err := lease.Extend(t.Context(), time.Second); err != nil {
-				t.Fatal(err)
-			}
+			rule := locker.Rule{Key: "a", TTL: 18 * time.Millisecond}
+			store.Delay(locker.OpRenew, time.Second)
+			lease, next := acquire(t, l, rule), startWaiting(t, l, rule)
+			<-time.After(8 * time.Millisecond)
 			before := calls(store)
 			release(t, lease)
 			lease = next.awaitGrant(0)
-			if calls(store) == before || time.Until(lease.Expires()) < 50*time.Second {
+			if calls(store) == before || time.Until(lease.Expires()) < 10*time.Millisecond {
 				t.Errorf("%v left: a lease that is nearly over was passed on", time.Until(lease.Expires()))
 			}
 			release(t, lease)

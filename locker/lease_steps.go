@@ -141,9 +141,9 @@ func (l *Lease) pass(ctx context.Context, complete bool, sent *int) error {
 	return errTaken
 }
 
-// Extend makes the lease last at least ttl from now. Later renewals ask for ttl as well. If the
-// lease has more than ttl left, Extend shortens it in this process only, without a call to the
-// server. The lease still ends at EndAfter. The end of ctx ends the call, not the lease.
+// Extend makes the lease last at least ttl from now. It never shortens the lease. Later renewals
+// ask for ttl as well. The lease still ends at EndAfter. The end of ctx ends the call, not the
+// lease.
 //
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
 // 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). When Extend
@@ -180,9 +180,6 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, sent *int) error 
 	}
 	if err := l.state.contextCause(); err != nil {
 		return err
-	}
-	if l.shorten(ttl) {
-		return nil
 	}
 	var claim store.Claim
 	var sentAt time.Time

@@ -29,8 +29,7 @@ import (
 // inside a Shared hold is refused at once with ErrUnsupported, because two such callers would wait
 // for each other. The list says what each field of a nested Rule means:
 //
-//	TTL       is ignored: the lease is renewed as before. Extend lengthens it for all holds, and
-//	          shortens it only for the last one
+//	TTL       is ignored: the lease is renewed as before. Extend lengthens it for all holds
 //	EndAfter  ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the
 //	          first hold ends all holds
 //	KeepFor   must end no later than KeepFor of the first hold, because the server is not asked.

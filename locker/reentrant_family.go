@@ -148,13 +148,6 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 	return nil
 }
 
-// isLast reports whether only one part is left.
-func (f *family) isLast() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.parts) == 1
-}
-
 // isFirst reports whether only one part has ever used the lease.
 func (f *family) isFirst() bool {
 	f.mu.Lock()
@@ -168,15 +161,4 @@ func (l *Lease) root() *Lease {
 		l = l.part.family.root
 	}
 	return l
-}
-
-// shorten makes the lease end after ttl in this process, if that is sooner. If other parts use the
-// lease, shorten leaves it unchanged. It returns true if the lease lasts for ttl without a call to
-// the server.
-func (l *Lease) shorten(ttl time.Duration) bool {
-	k := &l.engine.keeper
-	if l.part != nil && !l.part.family.isLast() {
-		return !time.Now().Add(ttl - l.engine.cfg.drift(ttl)).After(k.deadlineOf(l.hold))
-	}
-	return k.shorten(l.root(), ttl)
 }
