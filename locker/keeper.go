@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
@@ -78,29 +80,29 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	read := time.Now()
 	now := instantOf(read)
 	k.lookForSuspension(read)
-	soon := now.plus(renewSlack)
-	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
-		if now >= h.renewal.deadline.load() {
+	due, next := k.due.until(now.plus(renewSlack))
+	for _, h := range due {
+		switch r := &h.renewal; {
+		case now >= r.deadline.load():
 			k.due.remove(h)
-			ended = append(ended, ending{h, h.renewal.leases(), h.errTimeout()})
+			ended = append(ended, ending{h, r.leases(), h.errTimeout()})
 			continue
+		case r.lookTime() < r.deadline.load():
+			renewals = append(renewals, h)
+			if r.firstDue == 0 {
+				r.firstDue = r.renewAt
+			} else {
+				k.noteDelay(h)
+			}
+			r.renewAt = now.plus(repeatPause(r.renewTTL))
+			k.due.reschedule(h)
 		}
-		if h.renewal.lookTime() == h.renewal.deadline.load() {
-			break
+		if at := h.renewal.lookTime(); next == 0 || at < next {
+			next = at
 		}
-		renewals = append(renewals, h)
-		if h.renewal.firstDue == 0 {
-			h.renewal.firstDue = h.renewal.renewAt
-		} else {
-			k.noteDelay(h)
-		}
-		h.renewal.renewAt = now.plus(repeatPause(h.renewal.renewTTL))
-		k.due.reschedule(h)
 	}
-	if k.next = k.due.earliest(); k.next == 0 {
-		k.next = now.plus(time.Hour)
-	} else {
-		k.next = min(k.next, now.plus(looksForSuspension))
+	if k.next = now.plus(time.Hour); next != 0 {
+		k.next = min(next, now.plus(looksForSuspension))
 	}
 	return renewals, ended, k.next.sub(now), k.stopped
 }
@@ -147,7 +149,7 @@ func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 		k.running = true
 		go k.run()
 	}
-	k.wakeRun()
+	k.wakeRun(h.renewal.lookTime())
 	return true
 }
 
@@ -256,13 +258,14 @@ func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 func (k *keeper) reschedule(h *hold) {
 	if h.renewal.index > 0 {
 		k.due.reschedule(h)
-		k.wakeRun()
+		k.wakeRun(h.renewal.lookTime())
 	}
 }
 
-// wakeRun wakes run when the earliest due time has become earlier. The caller holds k.mu.
-func (k *keeper) wakeRun() {
-	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
+// wakeRun wakes run if the time at comes before the time until which it sleeps. The caller holds
+// k.mu.
+func (k *keeper) wakeRun(at instant) {
+	if k.next == 0 || at < k.next {
 		select {
 		case k.wake <- struct{}{}:
 		default:
@@ -466,26 +469,6 @@ func (h *hold) errTimeout() error {
 	return errPaused
 }
 
-// shorten makes the hold of l end after ttl in this process. It returns false when the hold has
-// less time left than ttl.
-func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	h, now := l.hold, time.Now()
-	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
-	switch {
-	case !h.renewal.isUsedBy(l) || deadline > h.renewal.deadline.load():
-		return false
-	case len(h.renewal.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
-		return true
-	}
-	h.renewal.renewTTL = ttl
-	h.renewal.deadline.store(deadline)
-	k.planRenewal(h, instantOf(now), ttl)
-	k.reschedule(h)
-	return true
-}
-
 // beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
 // the time from which the new TTL counts if the extension succeeds. After this call the server may
 // keep the lease for ttl, and the hold is not handed over any more. beginExtension returns false if
@@ -553,6 +536,120 @@ func (k *keeper) renewalTTL(h *hold) time.Duration {
 	return h.renewal.renewTTL
 }
 
+// schedule has holds by the time at which the keeper must look at each of them, in slots of 17 ms
+// without an order inside. Each renewal moves its hold twice in the schedule, and in a heap of a
+// hundred thousand holds each move would read distant memory at each level.
+type schedule struct {
+	slots   map[int64][]*hold
+	numbers []int64 // the numbers of the slots, the earliest first; a slot may have become empty
+}
+
+// add puts h into the schedule.
+func (s *schedule) add(h *hold) {
+	n := int64(h.renewal.lookTime()) >> slotBits
+	others, known := s.slots[n]
+	if !known {
+		if s.slots == nil {
+			s.slots = make(map[int64][]*hold)
+		}
+		// Most slots are new at the end: a renewal moves its hold to later than most others.
+		if i, left := slices.BinarySearch(s.numbers, n); !left {
+			s.numbers = slices.Insert(s.numbers, i, n)
+		}
+	}
+	s.slots[n] = append(others, h)
+	h.renewal.slot, h.renewal.index = n, int32(len(others)+1)
+}
+
+// remove takes h out of the schedule.
+func (s *schedule) remove(h *hold) {
+	others := s.slots[h.renewal.slot]
+	last := len(others) - 1
+	others[h.renewal.index-1] = others[last]
+	others[h.renewal.index-1].renewal.index = h.renewal.index
+	others[last] = nil
+	if s.slots[h.renewal.slot] = others[:last]; last == 0 { // its number stays until its time
+		delete(s.slots, h.renewal.slot)
+	}
+	h.renewal.index = 0
+}
+
+// reschedule puts h into its place after its times changed.
+func (s *schedule) reschedule(h *hold) {
+	s.remove(h)
+	s.add(h)
+}
+
+// until returns the holds whose time is t or before, and a time at which the keeper must look again,
+// so that it is late for none of the others; 0: there are no others.
+func (s *schedule) until(t instant) (due []*hold, next instant) {
+	for len(s.numbers) > 0 && len(s.slots[s.numbers[0]]) == 0 {
+		s.numbers = s.numbers[1:]
+	}
+	for _, n := range s.numbers {
+		if begin := instant(n << slotBits); begin > t {
+			if next == 0 && len(s.slots[n]) > 0 {
+				next = begin
+			}
+			if next != 0 {
+				break
+			}
+		}
+		for _, h := range s.slots[n] {
+			switch at := h.renewal.lookTime(); {
+			case at <= t:
+				due = append(due, h)
+			case next == 0 || at < next:
+				next = at
+			}
+		}
+	}
+	return due, next
+}
+
+// holds returns all holds in the schedule, in no order.
+func (s *schedule) holds() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		for _, holds := range s.slots {
+			for _, h := range holds {
+				if !yield(h) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// instant is a time on the monotonic clock, in ns; 0 means that there is no time. A keeper has
+// several instants for each hold and compares them all the time. An instant needs one word of
+// memory, and a time.Time needs three.
+type instant int64
+
+// epoch is the time from which instants count.
+var epoch = time.Now()
+
+// instantOf returns t as an instant.
+func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }
+
+// atomicInstant is an instant that is written under the keeper's mutex, and can be read without it.
+type atomicInstant struct{ ns atomic.Int64 }
+
+func (a *atomicInstant) load() instant   { return instant(a.ns.Load()) }
+func (a *atomicInstant) store(i instant) { a.ns.Store(int64(i)) }
+
+// plus returns the instant that is d after i.
+func (i instant) plus(d time.Duration) instant { return i + instant(d) }
+
+// sub returns the duration from start to i.
+func (i instant) sub(start instant) time.Duration { return time.Duration(i - start) }
+
+// time returns i as a time.Time. It calculates from the present time, because the wall clock may
+// have been set since the epoch.
+func (i instant) time() time.Time {
+	now := time.Now()
+	return now.Add(i.sub(instantOf(now)))
+}
+
 // clocks compares the wall clock with the monotonic clock. When a paused process continues, it
 // notices at once which deadlines have passed, because the monotonic clock ran on during the pause.
 // But during a suspension of the machine (a closed laptop, a virtual machine that is saved and
@@ -602,9 +699,8 @@ func (k *keeper) lookForSuspension(now time.Time) {
 	}
 	for _, h := range slices.Collect(k.due.holds()) {
 		h.handleSuspension(instantOf(now), gain)
-		k.due.reschedule(h)
+		k.reschedule(h)
 	}
-	k.wakeRun()
 }
 
 // handleSuspension is called when the wall clock has gained the time gain since h was granted. The
