@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/textproto"
 	"slices"
 	"strings"
 	"testing"
@@ -64,6 +65,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{SQLite, fieldErr{5}, true, true},
 		{SQLite, &fieldErr{5}, true, true},
 		{SQLite, codeErr(1), false, false},
+		{SQLite, &textproto.Error{Code: 5}, false, false}, // a code of another package
 	} {
 		for _, err := range []error{tc.err, fmt.Errorf("around it: %w", tc.err), errors.Join(errors.New("beside it"), tc.err)} {
 			if got := tc.d.isTemporary(err); got != tc.passing {

@@ -299,6 +299,15 @@ func TestEveryWayToSendAQueryWorks(t *testing.T) {
 			if err := handle(t, l, pool).Operation("it's "+mode.String()).DoAll(t.Context(), several, deposit(1)); err != nil {
 				t.Error(err)
 			}
+			if err := handle(t, l, pool).Do(t.Context(), locker.Rule{Key: "a", Mode: locker.Shared}, deposit(0)); err != nil {
+				t.Error(err)
+			}
+			_, repaired := handle(t, l, pool).Repair(t.Context())
+			_, purged := handle(t, l, pool).Purge(t.Context(), sqllock.Ages{Ledger: time.Hour, Operations: time.Hour, Fences: 24 * time.Hour})
+			_, resolved := handle(t, l, pool).Resolve(t.Context(), noOp)
+			if err := errors.Join(repaired, purged, resolved); err != nil {
+				t.Error(err)
+			}
 			read := sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})
 			if err := handle(t, l, pool, read).Do(t.Context(), account, func(context.Context, pgx.Tx) error { return nil }); err != nil {
 				t.Error(err)

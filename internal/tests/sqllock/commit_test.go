@@ -180,39 +180,6 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// A result of Resolve stays true, even for a transaction that was open when Resolve was called.
-func TestWhatResolveHasSaidIsFinal(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		var op string
-		answers := make(chan bool, 1)
-		ask := func() {
-			committed, err := resolve(t.Context(), db, op)
-			if err != nil {
-				t.Error(err)
-			}
-			answers <- committed
-		}
-		err := transact(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			op = tx.Op()
-			go ask()
-			return deposit(10)(ctx, tx)
-		}, sqllock.WithRetries(0))
-		for range 2 {
-			if committed := <-answers; committed != (err == nil) {
-				t.Errorf("Resolve says %v, and Do returned %v", committed, err)
-			}
-			go ask()
-		}
-		<-answers
-		if err != nil {
-			t.Error(err)
-		}
-		db.checkBalance(t, 110)
-	})
-}
-
 // Resolve waits only for the transaction of its operation, not for other transactions on the
 // same resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {

@@ -1,11 +1,9 @@
 package sqllock_test
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -82,42 +80,4 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 			t.Errorf("%d keys have %d rows", len(keys), n)
 		}
 	})
-}
-
-// Between a program and PostgreSQL there may be a connection pooler that does not allow
-// prepared statements. sqllock works in every mode in which pgx sends queries.
-func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, postgres)
-	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		t.Run(mode, func(t *testing.T) {
-			other := &database{DB: open(t, "pgx", db.dsn+"&default_query_exec_mode="+mode), dialect: postgres}
-			l, _ := memory(t)
-			before := db.balance(t)
-			if err := migrate(t.Context(), other); err != nil {
-				t.Error(err)
-			}
-			var op string
-			if err := transact(t.Context(), l, other, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				op = tx.Op()
-				return deposit(1)(ctx, tx)
-			}); err != nil {
-				t.Error(err)
-			}
-			db.checkBalance(t, before+1)
-			if committed, err := resolve(t.Context(), other, op); err != nil || !committed {
-				t.Errorf("Resolve: %v, %v", committed, err)
-			}
-			if _, err := handle(t, l, other).Repair(t.Context(), account.Key); err != nil {
-				t.Error(err)
-			}
-			if _, err := handle(t, nil, other).Purge(t.Context(), sqllock.Ages{Ledger: time.Hour}); err != nil {
-				t.Error(err)
-			}
-			if err := transact(t.Context(), l, other, locker.Rule{Key: account.Key, Mode: locker.Shared},
-				func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 }

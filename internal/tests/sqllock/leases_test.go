@@ -2,7 +2,6 @@ package sqllock_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
 )
 
@@ -164,96 +162,6 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 			}
 		}
 	}, postgres, maria)
-}
-
-func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		for name, outer := range map[string]func(fn func(ctx context.Context) error) error{
-			"Run": func(fn func(ctx context.Context) error) error { return locker.Run(t.Context(), l, account, fn) },
-			"Do": func(fn func(ctx context.Context) error) error {
-				return transact(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error { return fn(ctx) })
-			},
-		} {
-			err := outer(func(ctx context.Context) error {
-				ctx, cancel := context.WithTimeout(ctx, patience)
-				defer cancel()
-				err := transact(ctx, l, db, account, deposit(1))
-				if ctx.Err() != nil {
-					t.Errorf("%s: Do waited for itself", name)
-				}
-				return err
-			})
-			if !errors.Is(err, locker.ErrSelfDeadlock) || !strings.Contains(err.Error(), "Within") {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-	})
-}
-
-// The lease of the context is on another lock server, so it does not hold the key that Do
-// wants.
-func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, postgres)
-	here, _ := memory(t)
-	there := lockertest.NewLocker(t, lockertest.NewMemory())
-	err := locker.Run(t.Context(), there, account, func(ctx context.Context) error {
-		return transact(ctx, here, db, account, deposit(1))
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	db.checkBalance(t, 101)
-}
-
-// The transaction of InTx may write, so a Shared lease must keep newer writers away from it, too.
-func TestNoWriterClaimsWhatATransactionOfInTxReadsUnderASharedLease(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.Background()) }()
-		key := t.Name()
-		db.writeClaim(t, key, 1, "an old writer")
-		claim := func() error {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			_, err := db.ExecContext(ctx, "UPDATE latchkit_fence SET owner = 'next' WHERE resource = '"+key+"'")
-			return err
-		}
-		err = locker.Run(t.Context(), l, locker.Rule{Key: key, Mode: locker.Shared}, func(ctx context.Context) error {
-			tx := db.begin(t, sql.LevelDefault)
-			c, err := handle(t, nil, db).InTx(ctx, tx)
-			if err != nil {
-				return err
-			}
-			if claim() == nil {
-				t.Error("a writer has claimed the resource")
-			}
-			return errors.Join(write(ctx, tx, 1, 110), c.Verify(ctx), tx.Commit())
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		if err := claim(); err != nil {
-			t.Errorf("afterwards: %v", err)
-		}
-		db.checkBalance(t, 110)
-
-		db.writeClaim(t, key, 1<<61, "a newer writer")
-		err = locker.Run(t.Context(), l, locker.Rule{Key: key, Mode: locker.Shared}, func(ctx context.Context) error {
-			tx := db.begin(t, sql.LevelDefault)
-			_, err := handle(t, nil, db).InTx(ctx, tx)
-			return errors.Join(err, tx.Rollback())
-		})
-		if !errors.Is(err, sqllock.ErrFenceRegressed) {
-			t.Errorf("a newer writer has claimed: %v", err)
-		}
-	})
 }
 
 // A context of locker.Detach still has the transaction of the function, but that transaction has

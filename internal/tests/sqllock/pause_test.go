@@ -64,22 +64,6 @@ func printResult(err error) {
 
 // The work of these holders ignores the end of its context, which is the worst case.
 
-// readHolder is a process that reads under its lease, and then waits for a line from its
-// parent. At this point, the parent pauses the process.
-var readHolder = proc.Register("read holder", func(args []string) {
-	w := newWorker(args)
-	printResult(transact(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
-		balance, err := read(context.Background(), tx, 1)
-		if err != nil {
-			return err
-		}
-		fmt.Println("has read")
-		proc.Listen()
-		return write(context.Background(), tx, 1, balance+10)
-	}))
-	proc.Listen()
-})
-
 // commitHolder is a process that stops itself after all checks of sqllock, just before it sends
 // COMMIT.
 var commitHolder = proc.Register("commit holder", func(args []string) {
@@ -133,22 +117,6 @@ func dialectOf(driver string) sqllock.Dialect {
 func (db *database) start(t testing.TB, program proc.Program, more ...string) *proc.Child {
 	t.Helper()
 	return program.Start(t, append([]string{db.driver, db.dsn, redistest.Shared(t).Addr()}, more...)...)
-}
-
-func TestAHolderThatWasPausedAfterItsLastReadDoesNotCommit(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		key := t.Name()
-		child := db.start(t, readHolder, key)
-		child.Expect(t, "has read")
-		child.Pause()
-		db.depositAsSuccessor(t, key, child.Resume)
-		child.Send("go on")
-		if result := child.Expect(t, "result"); result == "committed" {
-			t.Error("the paused holder was committed")
-		}
-		db.checkBalance(t, 150)
-	})
 }
 
 func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {

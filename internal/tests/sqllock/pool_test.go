@@ -3,7 +3,6 @@ package sqllock_test
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -87,45 +86,4 @@ func TestOneConnectionIsEnough(t *testing.T) {
 		}
 		db.checkBalance(t, 102)
 	})
-}
-
-// After a restart of the server, the connections of a pool are dead. database/sql skips such
-// connections, and Do skips them, too.
-func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		const idle = 10
-		pool := &database{DB: open(t, db.driver, db.dsn), dialect: db.dialect}
-		pool.SetMaxIdleConns(idle)
-		l, _ := memory(t)
-		var conns []*sql.Conn
-		var ids []int64
-		for range idle {
-			conn, err := pool.Conn(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			var id int64
-			if err := conn.QueryRowContext(t.Context(), map[sqllock.Dialect]string{postgres: "SELECT pg_backend_pid()", maria: "SELECT connection_id()"}[db.dialect]).Scan(&id); err != nil {
-				t.Fatal(err)
-			}
-			conns, ids = append(conns, conn), append(ids, id)
-		}
-		var all sync.WaitGroup
-		for _, conn := range conns {
-			all.Go(func() { _ = conn.Close() })
-		}
-		all.Wait()
-		for _, id := range ids {
-			db.exec(t, fmt.Sprintf(map[sqllock.Dialect]string{postgres: "SELECT pg_terminate_backend(%d)", maria: "KILL %d"}[db.dialect], id))
-		}
-		ran := 0
-		if err := transact(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
-			ran++
-			return deposit(1)(ctx, tx)
-		}, sqllock.WithRetries(0)); err != nil || ran != 1 {
-			t.Errorf("%v after %d calls", err, ran)
-		}
-		db.checkBalance(t, 101)
-	}, postgres, maria)
 }

@@ -5,12 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/latchkit/latchkit/internal/sqltest"
 	"github.com/latchkit/latchkit/locker"
@@ -171,53 +168,6 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// mysql8 is a transaction on MariaDB that refuses what MySQL refuses: a value of wait_timeout that is
-// not an integer.
-type mysql8 struct {
-	silent
-	timeOuts *int // how many values of wait_timeout were checked
-}
-
-func (m *mysql8) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
-	if set := timeOutSet.FindStringSubmatch(query); set != nil {
-		*m.timeOuts++
-		rows, err := m.QueryContext(ctx, "SELECT "+set[1])
-		if err != nil {
-			return 0, err
-		}
-		types, err := rows.ColumnTypes()
-		if err := errors.Join(err, rows.Close()); err != nil {
-			return 0, err
-		}
-		if name := types[0].DatabaseTypeName(); !strings.HasSuffix(name, "INT") {
-			return 0, &mysql.MySQLError{Number: 1232, Message: "Incorrect argument type to variable 'wait_timeout': " + name}
-		}
-	}
-	return m.silent.Exec(ctx, query, args...)
-}
-
-var timeOutSet = regexp.MustCompile(`SESSION wait_timeout = (.*),\n`)
-
-// MariaDB rounds each number to an integer. MySQL refuses other numbers for wait_timeout with error
-// 1232, and LEAST of an unsigned and a signed integer is a DECIMAL there.
-func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	l, _ := memory(t)
-	timeOuts := 0
-	err := transactWith(t.Context(), l, sqllock.Database[*sql.Tx]{
-		Dialect: maria,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
-			tx, err := db.BeginTx(ctx, opts)
-			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, &timeOuts}, err
-		},
-	}, account, func(ctx context.Context, tx *sql.Tx) error { return write(ctx, tx, 1, 110) })
-	if err != nil || timeOuts != 1 {
-		t.Errorf("%v after %d values of wait_timeout, want one that is an integer", err, timeOuts)
-	}
-	db.checkBalance(t, 110)
-}
-
 // When the tables exist, Migrate works for a role that may use them, but may not create tables.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	t.Parallel()
@@ -247,30 +197,6 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 		t.Error("tables were made without the right to")
 	}
 }
-
-// code is an error with a code of its own, as those of RPC have. There, 5 means NotFound. In SQLite
-// it means BUSY, after which Do repeats a transaction.
-type code int
-
-func (c code) Error() string { return "not found" }
-func (c code) Code() int     { return int(c) }
-
-func TestACodeOfAnotherPackagesErrorIsNotTheDatabases(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, sqlite)
-	l, _ := memory(t)
-	for _, want := range []error{code(5), code(6), code(1029), struct{ codeField }{codeField{Code: 5}}} {
-		calls := 0
-		err := transact(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { calls++; return want })
-		if err != want || calls != 1 {
-			t.Errorf("%v after %d calls, want %v after one", err, calls, want)
-		}
-	}
-}
-
-type codeField struct{ Code int }
-
-func (codeField) Error() string { return "a field" }
 
 // The role of this test has a lock_timeout, as the documentation recommends. If a claim waits
 // for longer, PostgreSQL ends it, and Do repeats the transaction.

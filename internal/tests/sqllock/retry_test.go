@@ -91,51 +91,6 @@ func TestADeadlockIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-func TestASerializationFailureIsDoneAgain(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		serializable := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable})
-		call := func(m *meeting, opts ...sqllock.Option) func(i int) error {
-			return func(i int) error {
-				rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
-				return transact(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
-					balance, err := read(ctx, tx, 1)
-					if err != nil {
-						return err
-					}
-					m.wait()
-					return write(ctx, tx, 1, balance+1)
-				}, append(opts, serializable)...)
-			}
-		}
-		// The first claim of a key inserts a row. At this isolation level, MariaDB lets only one
-		// transaction insert at a time, so the two transactions could not meet. That is why both
-		// keys are claimed here, before the transactions begin.
-		for i := range 2 {
-			rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
-			if err := transact(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Fatal(err)
-			}
-		}
-		failed := 0
-		for _, err := range runTogether(2, call(newMeeting(), sqllock.WithRetries(0))) {
-			if err != nil {
-				failed++
-			}
-		}
-		if failed != 1 {
-			t.Fatalf("the control: %d of 2 failed, want one", failed)
-		}
-		for _, err := range runTogether(2, call(newMeeting())) {
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		db.checkBalance(t, 103)
-	}, postgres, maria)
-}
-
 // When a transaction waits too long for a lock, MySQL and MariaDB undo only the statement that has
 // waited. Without a ROLLBACK, the next attempt would also commit the transaction's earlier
 // statements.
@@ -186,24 +141,6 @@ func TestABusySQLiteIsDoneAgain(t *testing.T) {
 	}, sqlite)
 }
 
-func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, sqlite)
-	l, _ := memory(t)
-	tries := 0
-	began := time.Now()
-	// A busy machine can be late by less than the margin.
-	err := transact(t.Context(), l, db, locker.Rule{Key: "short", TTL: 3 * time.Second, EndAfter: 3 * time.Second},
-		func(context.Context, *sqllock.Tx) error { tries++; return tooClose(sqlite, errOnPurpose) },
-		sqllock.WithRetries(1_000_000), sqllock.WithMargin(2*time.Second))
-	if !errors.Is(err, errOnPurpose) || tries < 2 {
-		t.Errorf("%v after %d attempts", err, tries)
-	}
-	if took := time.Since(began); took > patience {
-		t.Errorf("it went on for %v", took)
-	}
-}
-
 // Do repeats a transaction only if, after the pause before the repetition, the lease has enough
 // time left for the COMMIT.
 func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
@@ -217,86 +154,5 @@ func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 		if !errors.Is(err, errOnPurpose) || tries != want {
 			t.Errorf("a margin of %v: %v after %d attempts, want %d", margin, err, tries, want)
 		}
-	}
-}
-
-// faltering is a transaction that calls beforeStep before each step of sqllock. If beforeStep
-// returns an error, the step fails with this error.
-type faltering struct {
-	silent
-	beforeStep func() error
-}
-
-func (f *faltering) Exec(ctx context.Context, query string, args ...any) (rows int64, err error) {
-	if err := f.beforeStep(); err != nil {
-		return 0, err
-	}
-	return f.silent.Exec(ctx, query, args...)
-}
-
-func (f *faltering) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	if err := f.beforeStep(); err != nil {
-		return err
-	}
-	return f.silent.Row(ctx, query, args, dest...)
-}
-
-func (f *faltering) Commit(ctx context.Context) error {
-	if err := f.beforeStep(); err != nil {
-		return errors.Join(err, f.Rollback(ctx))
-	}
-	return f.silent.Commit(ctx)
-}
-
-// Each step from BEGIN to COMMIT may fail because of another transaction. Then Do repeats the
-// transaction.
-func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
-	t.Parallel()
-	for name, opts := range map[string][]sqllock.Option{
-		"to write":     nil,
-		"only to read": {sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})},
-	} {
-		t.Run(name, func(t *testing.T) {
-			forEach(t, func(t *testing.T, db *database) {
-				l, _ := memory(t)
-				step := 0
-				for failing, met := 1, true; met; failing++ {
-					step, met = 0, false
-					ask := func() error {
-						if step++; step == failing {
-							met = true
-							return tooClose(db.dialect, errOnPurpose)
-						}
-						return nil
-					}
-					before, written := db.balance(t), int64(0)
-					err := transactWith(t.Context(), l, sqllock.Database[*faltering]{
-						Dialect: db.dialect,
-						Begin: func(ctx context.Context, opts *sql.TxOptions) (*faltering, sqllock.Transaction, error) {
-							if err := ask(); err != nil {
-								return nil, nil, err
-							}
-							tx, err := db.BeginTx(ctx, opts)
-							f := &faltering{silent{Tx: tx, parent: &silent{transactions: 2}}, ask}
-							return f, f, err
-						},
-					}, account, func(ctx context.Context, tx *faltering) error {
-						if name == "only to read" {
-							return nil
-						}
-						written = 10
-						return write(ctx, tx.Tx, 1, before+10)
-					}, append(opts, sqllock.WithRetries(1))...)
-					if err != nil {
-						t.Errorf("step %d: %v", failing, err)
-						continue
-					}
-					db.checkBalance(t, before+written)
-				}
-				if step < 3 {
-					t.Errorf("%d steps: not even BEGIN, a statement and COMMIT were met", step)
-				}
-			})
-		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -66,46 +65,6 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		late := beginner{db, func() { store.Steal(account.Key) }}
 		if err := transact(t.Context(), l, late, shared, reads, onlyReads, sqllock.WithDialect(db.dialect)); !errors.Is(err, sqllock.ErrStaleFence) && !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader that was overtaken: %v", err)
-		}
-	})
-}
-
-func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close(context.Background()) }()
-		key := t.Name()
-		errs := runTogether(12, func(i int) error {
-			for range 5 {
-				rule := locker.Rule{Key: key}
-				work := func(ctx context.Context, tx *sqllock.Tx) error {
-					return errors.Join(write(ctx, tx, 1, int64(100-i)), write(ctx, tx, 2, int64(100+i)))
-				}
-				if i%3 != 0 {
-					rule.Mode = locker.Shared
-					work = func(ctx context.Context, tx *sqllock.Tx) error {
-						one, err := read(ctx, tx, 1)
-						two, err2 := read(ctx, tx, 2)
-						if one+two != 200 {
-							t.Errorf("read %d and %d", one, two)
-						}
-						return errors.Join(err, err2)
-					}
-				}
-				if err := transact(t.Context(), l, db, rule, work, sqllock.WithRetries(100)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		for _, err := range errs {
-			if err != nil {
-				t.Error(err)
-			}
 		}
 	})
 }

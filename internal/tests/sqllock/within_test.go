@@ -7,48 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
 )
-
-func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		if err := transactWithin(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
-			t.Errorf("without a lease: %v", err)
-		}
-		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			lease, _ := locker.FromContext(ctx)
-			return transactWithin(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
-				if leases := tx.Leases(); tx.Fence() != lease.Fence() || len(leases) != 1 || leases[0] != lease {
-					t.Errorf("fence %d of %v, want %v", tx.Fence(), leases, lease)
-				}
-				return deposit(1)(ctx, tx)
-			})
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		err = locker.Run(t.Context(), l, account, func(ctx context.Context) error {
-			lease, _ := locker.FromContext(ctx)
-			if err := lease.Release(ctx); err != nil {
-				return err
-			}
-			return transactWithin(context.WithoutCancel(ctx), db, deposit(1))
-		})
-		if !errors.Is(err, locker.ErrReleased) {
-			t.Errorf("after the release: %v", err)
-		}
-		db.checkBalance(t, 101)
-	})
-}
 
 func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
@@ -110,30 +75,6 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		if err := transactAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("without rules: %v", err)
 		}
-	})
-}
-
-func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		engine, _ := memory(t)
-		h := handle(t, locktest.Reentrant(t, engine), db)
-		err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
-			if err := h.Do(ctx, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
-				t.Errorf("inside the other: %v", err)
-			}
-			return deposit(10)(ctx, tx)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		err = locker.Run(t.Context(), locktest.Reentrant(t, engine), account, func(ctx context.Context) error {
-			return errors.Join(h.Within(ctx, deposit(1)), h.Within(ctx, deposit(1)))
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		db.checkBalance(t, 112)
 	})
 }
 
@@ -233,61 +174,11 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	db.checkBalance(t, 100)
 }
 
-func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l := onRedis(t)
-		rule := locker.Rule{Key: t.Name()}
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 10 {
-					if err := transact(t.Context(), l, db, rule, deposit(1)); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		db.checkBalance(t, 180)
-	})
-}
-
-// Many calls share a Handle, so no call may change its options.
-func TestCallsOfOneHandleDoNotChangeEachOther(t *testing.T) {
-	t.Parallel()
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		h := handle(t, l, db, sqllock.WithRetries(1000))
-		shared := locker.Rule{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}
-		for i, err := range runTogether(16, func(i int) error {
-			switch i % 4 {
-			case 0:
-				return h.Do(t.Context(), shared, func(ctx context.Context, tx *sqllock.Tx) error {
-					_, err := read(ctx, tx, 1)
-					return err
-				})
-			case 1:
-				return h.Operation("").Do(t.Context(), account, deposit(1))
-			case 2:
-				return h.Operation(fmt.Sprint(i)).Do(t.Context(), account, deposit(1))
-			default:
-				return h.Do(t.Context(), account, deposit(1))
-			}
-		}) {
-			if refused := errors.Is(err, locker.ErrInvalidRule); refused != (i%4 == 1) || err != nil && !refused {
-				t.Errorf("call %d: %v", i, err)
-			}
-		}
-		db.checkBalance(t, 108)
-	})
-}
-
 func TestRepairNeedsALockerThatRaisesFences(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
-	for name, h := range map[string]*sqllock.DB{"no Locker": handle(t, nil, db), "another Locker": handle(t, holding{}, db)} {
+	for name, h := range map[string]*sqllock.DB{"no Locker": handle(t, nil, db), "another Locker": handle(t, plain{l}, db)} {
 		if _, err := h.Repair(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
 			t.Errorf("%s: %v", name, err)
 		}
