@@ -25,9 +25,7 @@ type question struct {
 
 	store  *Store
 	silent *Script // the same script without messages, while it may be needed; nil: there is none
-	// alone makes the step in steps of one key each, because the slot of the key moves; nil: a step
-	// that is refused because its slot moves is over.
-	alone func(ctx context.Context) (store.Grant, error)
+	frees  string  // the token of a release that changes only the key, if the key may be moving; see freeAlone
 }
 
 // Receive delivers the answer of the call, or makes further calls if the slot moves, or if the
@@ -48,13 +46,13 @@ func (q *question) Receive(*link.Call) {
 
 // needsMore reports whether the answer err has more to follow, by the function more.
 func (q *question) needsMore(err error) bool {
-	return q.alone != nil && slotMoves(err) || q.silent != nil && refusesText(err)
+	return q.frees != "" && slotMoves(err) || q.silent != nil && refusesText(err)
 }
 
 // more makes the step in another way.
 func (q *question) more(ctx context.Context, err error) (store.Grant, error) {
 	if slotMoves(err) {
-		return q.alone(ctx)
+		return q.freeAlone(ctx, err)
 	}
 	return q.askSilently(ctx, err)
 }

@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -194,69 +195,67 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
-// Leases of readers and writers are renewed, too. The holders keep the key, and no other caller
-// gets it.
-func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
+// While a slot moves, writers are renewed. The parts of readers, and permits, have several keys, so
+// their renewals and releases wait until the slot has moved.
+func TestReadersAndPermitsWaitUntilTheirSlotHasMoved(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	var seen answers
-	client := cluster.Client(t, seen.countErrors)
-	slot := int(redisstore.SlotOf("{rw}"))
+	client := cluster.Client(t)
+	slot := int(redisstore.SlotOf("{parts}"))
 	from, i := cluster.Owner(slot)
-	read, written := locker.Rule{Key: "{rw}:read", Mode: locker.Shared, TTL: 3 * time.Second}, locker.Rule{Key: "{rw}:written", TTL: 3 * time.Second}
-	split := locker.Rule{Key: "{rw}:split", Mode: locker.Shared, TTL: 3 * time.Second}
-	l, other := newReadWrite(t, client), newReadWrite(t, client)
-	leases := []*locker.Lease{acquire(t, l, read), acquire(t, other, read), acquire(t, l, written), acquire(t, l, split)}
-	live := func() {
-		t.Helper()
-		before := make(map[*locker.Lease]time.Time)
-		for _, l := range leases {
-			before[l] = l.Expires()
+	readers, permits := locktest.ReadWriteStore(client), locktest.SemaphoreStore(client)
+	claims := map[string]store.Claim{
+		"a writer": {Key: "{parts}:written", Owner: rand.Text(), TTL: time.Minute},
+		"a reader": {Key: "{parts}:read", Owner: rand.Text(), TTL: time.Minute, Mode: locker.Shared},
+		"a permit": {Key: "{parts}:permit", Owner: rand.Text(), TTL: time.Minute, Limit: 2, Weight: 1},
+	}
+	backends := map[string]store.Store{"a writer": readers, "a reader": readers, "a permit": permits}
+	for name, c := range claims {
+		g, err := backends[name].Acquire(t.Context(), c)
+		if err != nil || g.State != store.Granted {
+			t.Fatal(name, g.State, err)
 		}
-		for _, l := range leases {
-			eventually(t, "it is renewed", func() bool {
-				if l.Context().Err() != nil {
-					t.Fatal(context.Cause(l.Context()))
-				}
-				return l.Expires().After(before[l])
-			})
+		if c.Mode == locker.Shared {
+			c.Fence = g.Fence
+			claims[name] = c
 		}
 	}
 	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
-	live()
-	if n := move.Carry(read.Key, redisstore.ReadersKey(split.Key)); n != 2 {
+	if n := move.Carry("{parts}:written", "{parts}:read", redisstore.UsesKey("{parts}:permit")); n != 3 {
 		t.Fatalf("%d keys were carried", n)
 	}
-	live()
-	live()
-	if seen.countOf("TRYAGAIN") == 0 || seen.countOf("ASK") == 0 {
-		t.Fatal("positive control: no step was refused, or no call was sent to the target")
+	renewed := func(name string) bool {
+		gs, err := backends[name].Renew(t.Context(), []store.Claim{claims[name]})
+		if err != nil && !errors.Is(err, store.ErrMoving) || err == nil && gs[0].State != store.Granted {
+			t.Errorf("the renewal of %s: %v, %v", name, gs, err)
+		}
+		return err == nil
 	}
-	// An owner that has lost its lease, or its part of the phase, cannot renew it.
-	backend := locktest.ReadWriteStore(client)
-	for _, c := range []store.Claim{
-		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
-		{Key: written.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", TTL: time.Minute},
-	} {
-		gs, err := backend.Renew(t.Context(), []store.Claim{c})
-		if err != nil || gs[0].State != store.NotOurs {
-			t.Errorf("%v: %v, %v", c, gs, err)
+	for name := range claims {
+		if waits := !renewed(name); waits != (name != "a writer") {
+			t.Errorf("the renewal of %s waits: %v", name, waits)
+		}
+		if name == "a writer" {
+			continue
+		}
+		if _, err := backends[name].Release(t.Context(), claims[name]); !errors.Is(err, store.ErrMoving) {
+			t.Errorf("the release of %s: %v", name, err)
 		}
 	}
+	// An owner that has lost its lease cannot renew it.
+	stranger := claims["a writer"]
+	stranger.Owner = rand.Text()
+	if gs, err := readers.Renew(t.Context(), []store.Claim{stranger}); err != nil || gs[0].State != store.NotOurs {
+		t.Errorf("a stranger: %v, %v", gs, err)
+	}
 	move.Finish()
-	live()
-	for _, key := range []string{read.Key, written.Key, split.Key} {
-		_, err := other.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
-		wantErr(t, err, key, locker.ErrBusy)
-	}
-	for _, l := range leases {
-		release(t, l)
-	}
-	for _, key := range []string{read.Key, written.Key, split.Key} {
-		release(t, acquire(t, other, locker.Rule{Key: key, Wait: locker.NoWait}))
-	}
-	if n := seen.countOf("CROSSSLOT"); n > 0 {
-		t.Errorf("%d scripts went across slots", n)
+	for name, c := range claims {
+		if !renewed(name) {
+			t.Errorf("%s is not renewed after the move", name)
+		}
+		if g, err := backends[name].Release(t.Context(), c); err != nil || g.State != store.Released {
+			t.Errorf("the release of %s after the move: %v, %v", name, g.State, err)
+		}
 	}
 }
 
@@ -297,22 +296,25 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 		t.Errorf("%d entries are left", n)
 	}
 
-	// Besides L, a release changes other keys, also in steps of one key each.
-	waiter := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
-	g, err = backend.Release(t.Context(), waiter)
-	want(store.NotOurs, g, err)
-	if client.Get(t.Context(), redisstore.TombstoneKey(key, waiter.Owner)).Val() != "undone" {
-		t.Error("there is no tombstone")
+	// A release that changes more than L and the entry waits until the slot has moved.
+	kept := winner
+	kept.KeepFor = time.Minute
+	undone := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
+	once := winner
+	once.OnceFor, once.Complete = time.Minute, true
+	stranger := store.Claim{Key: key, Owner: rand.Text()}
+	for _, c := range []store.Claim{kept, undone, once, stranger} {
+		if _, err := backend.Release(t.Context(), c); !errors.Is(err, store.ErrMoving) {
+			t.Errorf("%v: the release ended with %v", c, err)
+		}
 	}
-	winner.KeepFor = time.Minute
+	if client.Exists(t.Context(), key).Val() != 1 {
+		t.Error("a refused release has freed the key")
+	}
 	g, err = backend.Release(t.Context(), winner)
 	want(store.Released, g, err)
-	if text := client.Get(t.Context(), key).Val(); !strings.HasPrefix(text, "kept:") {
-		t.Errorf("KeepFor keeps %q", text)
-	}
-	once := store.Claim{Key: key, Owner: rand.Text(), OnceFor: time.Minute, Complete: true}
-	if _, err := backend.Release(t.Context(), once); !redis.IsTryAgainError(err) {
-		t.Errorf("a release that sets the mark ended with %v", err)
+	if client.Exists(t.Context(), key).Val() != 0 {
+		t.Error("the key is still there")
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 
 // clientOptions has the options of several clients, each of which sends a script in another way.
 var clientOptions = map[string]func(*redis.Options){
-	"by flight": func(*redis.Options) {},
-	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+	"in batches": func(*redis.Options) {},
+	"directly":   func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
 
 // Only the Engine repeats a call. If go-redis made its three retries too, a script could be

@@ -15,7 +15,8 @@ func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error)
 }
 
 // releaseQuestion returns a release of c that was not sent yet. No replica needs to acknowledge a
-// release. With readers, a release waits until the slot has moved.
+// release. While the slot of c moves, only a lease of one owner is released: see freeAlone. All else
+// waits until the slot has moved.
 func (s *Store) releaseQuestion(c store.Claim) *question {
 	if s.kind == withPermits && c.Queue {
 		c = withLimit(c)
@@ -86,65 +87,24 @@ func readRelease(_ *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// movable returns a release of c without words, which releaseAlone makes if the slot moves. If the
-// release also sets the done mark, it must wait until the slot has moved, because both changes must
-// happen together.
+// movable returns a release of c without words.
 func (s *Store) movable(script Script, c store.Claim) *question {
 	q := s.newQuestion(script, c.Key, readRelease)
-	if s.cluster != nil && (!c.Complete || c.OnceFor <= 0) {
-		claim := c // only this copy is on the heap
-		q.alone = func(ctx context.Context) (store.Grant, error) { return s.releaseAlone(ctx, claim) }
+	if s.cluster != nil && c.KeepFor <= 0 && c.TombstoneTTL <= 0 && !c.Complete {
+		q.frees = c.Owner
 	}
 	return q
 }
 
-// releaseAlone makes a release in steps of one key each. A step does no harm even if no other step
-// follows it, and each step may be repeated. The tombstone comes first, so that no late acquire
-// takes the key that a later step frees. No step serves the waiters, who find the key free when
-// they ask again.
-func (s *Store) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
-	tombstone := TombstoneKey(c.Key, c.Owner)
-	if c.TombstoneTTL > 0 {
-		if _, err := undoneScript.Run(ctx, s.links, []string{tombstone}, Millis(c.TombstoneTTL)); err != nil {
-			return store.Grant{}, err
-		}
+// freeAlone makes a release that was refused with the error moves, because the slot moves, in steps
+// of one key each. It serves no waiter: while the slot moves, the server refuses all
+// acquires, and after that, the waiters find the key free when they ask again.
+func (q *question) freeAlone(ctx context.Context, moves error) (store.Grant, error) {
+	freed, err := freeScript.Run(ctx, q.store.links, []string{q.Key}, q.frees)
+	if err != nil || freed != "1" {
+		return store.Grant{}, moves
 	}
-	if c.Queue {
-		if s.kind == withPermits {
-			c = withLimit(c)
-		}
-		if _, err := runCommand(ctx, s.links, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
-			return store.Grant{}, Refused(err)
-		}
-	}
-	freed, err := freeScript.Run(ctx, s.links, []string{c.Key}, c.Owner, Millis(c.KeepFor))
-	if err != nil {
-		return store.Grant{}, err
-	}
-	if freed == "1" {
-		return store.Grant{State: store.Released}, nil
-	}
-	if reason, ok := s.readNote(ctx, tombstone); ok {
-		return store.Grant{State: store.Revoked, Reason: reason}, nil
-	}
-	if s.kind != withPermits {
-		return store.Grant{State: store.NotOurs}, nil
-	}
-	return s.endPermit(ctx, c)
-}
-
-// endPermit makes the permit of c run out now, or after KeepFor, in steps of one key each. The
-// permit stays in P, because P and U must have the same size. A later script takes it back.
-func (s *Store) endPermit(ctx context.Context, c store.Claim) (store.Grant, error) {
-	if _, err := partScript.Run(ctx, s.links, []string{UsesKey(c.Key)}, c.Owner, int64(0), "end"); err != nil {
-		return store.Grant{}, err
-	}
-	ended, err := partScript.Run(ctx, s.links, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.KeepFor), "end")
-	if err != nil {
-		return store.Grant{}, err
-	}
-	if ended == "1" {
-		return store.Grant{State: store.Released}, nil
-	}
-	return store.Grant{State: store.NotOurs}, nil
+	// If the lease came by hand-off, its entry is still in the queue.
+	_, _ = runCommand(ctx, q.store.links, link.Release, "zremrangebyscore", QueueKey(q.Key), "-inf", "(0")
+	return store.Grant{State: store.Released}, nil
 }

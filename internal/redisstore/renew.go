@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"strconv"
 	"strings"
@@ -183,8 +182,8 @@ func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
 	b.fill(grants, call, text, err, s.acks)
 }
 
-// complete renews the leases whose slot moves, one after the other, and those that were refused
-// because the batch has keys of several slots. Only this refusal shows that the server is a proxy
+// complete renews the leases of one owner whose slot moves, one after the other, and those that were
+// refused because the batch has keys of several slots. Only this refusal shows that the server is a proxy
 // before several shards; the next renewals then have a batch for each slot. After that, complete
 // finds out which of the lost leases were revoked. It reads only the notes for owners that do not
 // hold their leases any more. After a restart of the server without data, a process loses all its
@@ -193,7 +192,9 @@ func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
 	for _, i := range b.places {
 		switch {
 		case slotMoves(grants[i].Err):
-			s.renewAlone(ctx, b.all[i], &grants[i])
+			if s.kind != withPermits && b.all[i].Fence == 0 {
+				s.renewAlone(ctx, b.all[i], &grants[i])
+			}
 		case b.crossesSlots(grants[i].Err):
 			s.sharded.Store(true)
 			s.renew(ctx, &batch{kind: b.kind, handed: b.handed, all: b.all, places: []int{i}}, grants)
@@ -221,60 +222,19 @@ func (b *batch) crossesSlots(err error) bool {
 }
 
 // renewAlone renews the lease of c while its slot moves, in steps of one key each, and puts the
-// answer into g. For a reader or a permit, the first step renews its part. While the part lasts, no
-// other release makes L end sooner. If L still names the same phase, or shows that permits are
-// held, after this step, nothing has removed the part.
+// answer into g. A reader's part or a permit has several keys, so its renewal waits until the slot
+// has moved.
 func (s *Store) renewAlone(ctx context.Context, c store.Claim, g *store.Grant) {
 	one := []store.Grant{{}}
-	shield, err := s.renewPart(ctx, c)
-	if err != nil {
-		*g = store.Grant{Err: err}
-		return
-	}
-	if shield != "" {
-		c.Owner = shield
-	}
 	s.renew(ctx, &batch{all: []store.Claim{c}, places: []int{0}}, one)
 	*g = one[0]
-	if g.State != store.Granted {
-		return
-	}
-	switch {
-	case shield != "" && s.kind == withReaders:
-		queued, err := runCommand(ctx, s.links, link.Renewal, "exists", QueueKey(c.Key))
-		g.Writer = err == nil && queued == "1"
-	case shield == "" && c.ByHandoff:
+	if g.State == store.Granted && c.ByHandoff {
 		// The owner's entry leaves the queue. This step is safe, because no other token gets the
 		// key while the owner holds the lease.
 		if _, err := runCommand(ctx, s.links, link.Renewal, "zremrangebyscore", QueueKey(c.Key), "-inf", "(0"); err != nil {
 			*g = store.Grant{Err: Refused(err)} // not confirmed; the lease is renewed again later
 		}
 	}
-}
-
-// renewPart renews the part of a reader, or the permit, of the owner of c. It returns the text with
-// which L begins while the part lasts, or "" if the owner has no such part. Such an owner may hold
-// the key alone: a writer, or an owner to whom a Store without readers or permits has handed the
-// key.
-func (s *Store) renewPart(ctx context.Context, c store.Claim) (shield string, err error) {
-	member, key, change := c.Owner, PermitsKey(c.Key), "lengthen"
-	switch {
-	case s.kind == withReaders && c.Fence != 0:
-		member, key, change = ReaderEntry(c), ReadersKey(c.Key), "read"
-		shield = fmt.Sprintf("%s:%d", SharedToken, c.Fence)
-	case s.kind == withPermits:
-		shield = PermitsToken
-	default:
-		return "", nil
-	}
-	part, err := partScript.Run(ctx, s.links, []string{key}, member, Millis(c.TTL), change)
-	if err == nil && part == "1" && s.kind == withPermits {
-		_, err = partScript.Run(ctx, s.links, []string{UsesKey(c.Key)}, member, Millis(c.TTL), change)
-	}
-	if err != nil || part == "0" {
-		return "", err
-	}
-	return shield, nil
 }
 
 // Revoked reads the note that break.lua leaves for the owner of c. It returns the reason of the

@@ -61,7 +61,7 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		"confirm of a permit":       {confirmScript, []string{"L", "Q", "P", "U"}, []any{token, 1000}},
 		"break":                     {breakScript, []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
 		"break of a permit":         {breakScript, []string{"L", "Q", "C", "P", "U", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"free":                      {freeScript, []string{"L"}, []any{token, 0}},
+		"free":                      {freeScript, []string{"L"}, []any{token}},
 		"rw_acquire, a writer":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
 		"rw_acquire, a reader":      {rwAcquireScript, held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
 		"rw_release":                {rwReleaseScript, held("L", "Q", "R"), []any{token, 0, 0, 0, "", token + "|-", ""}},
@@ -133,50 +133,4 @@ func acquireFree(t *testing.T, c *redis.Client, name string, block int) (fence, 
 	}
 	lease := c.Get(t.Context(), keys[0]).Val()
 	return strings.Split(lease, ":")[1], c.Get(t.Context(), keys[2]).Val()
-}
-
-// While a slot moves, an undo leaves its tombstone even on a server whose memory is full. Existing
-// data stays unchanged.
-func TestATombstoneIsLeftOnAFullServer(t *testing.T) {
-	t.Parallel()
-	c := redistest.Start(t).Client(t)
-	if err := c.Set(t.Context(), "revoked", "revoked:stuck", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Set(t.Context(), "control", "", 0).Err(); err == nil || !strings.Contains(err.Error(), "OOM") {
-		t.Fatal("positive control: the server is not full:", err)
-	}
-	for key, want := range map[string]string{"X": "undone", "revoked": "revoked:stuck"} {
-		if err := c.Eval(t.Context(), undoneScript.Text, []string{key}, 60000).Err(); err != nil {
-			t.Error(err)
-		}
-		if got := c.Get(t.Context(), key).Val(); got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
-	}
-}
-
-// While a slot moves, a reader whose part has run out does not read any more, but a permit that has
-// run out counts until a script takes it back.
-func TestAPartThatHasRunOut(t *testing.T) {
-	t.Parallel()
-	c := redistest.Start(t).Client(t)
-	for change, want := range map[string]string{"read": "0", "lengthen": "1", "end": "1"} {
-		for member, score := range map[string]float64{"over": 1, "lives": 1e15} {
-			if err := c.ZAdd(t.Context(), change, redis.Z{Score: score, Member: member}).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for member, want := range map[string]string{"over": want, "lives": "1", "missing": "0"} {
-			if got := c.Eval(t.Context(), partScript.Text, []string{change}, member, 60000, change).Val(); got != want {
-				t.Errorf("%s of the part that is %s: %v, want %s", change, member, got, want)
-			}
-		}
-		if kept := c.ZScore(t.Context(), change, "lives").Val() == 1e15; kept != (change != "end") {
-			t.Errorf("%s: the longer part was kept: %v", change, kept)
-		}
-	}
 }

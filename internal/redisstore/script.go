@@ -180,11 +180,9 @@ var (
 	rwReleaseScript   = NewScript(luaFiles, "rw_release", "grant", "hand", "once", "readers").withClass(link.Release)
 	semReleaseScript  = NewScript(luaFiles, "sem_release", "grant", "hand", "once", "permits").withClass(link.Release)
 	freeScript        = NewScript(luaFiles, "free").withClass(link.Release)
-	undoneScript      = NewScript(luaFiles, "undone").withClass(link.Release)
 
 	renewScript   = NewScript(luaFiles, "renew").withClass(link.Renewal)
 	confirmScript = NewScript(luaFiles, "confirm").withClass(link.Renewal)
-	partScript    = NewScript(luaFiles, "part").withClass(link.Renewal)
 
 	breakScript      = NewScript(luaFiles, "break", "grant", "hand", "readers", "permits")
 	inspectScript    = NewScript(luaFiles, "inspect")
@@ -200,8 +198,7 @@ var ScriptTexts = textsOf(map[string]Script{
 	"acquire": acquireScript, "acquire_each": acquireEachScript, "acquire_all": acquireAllScript,
 	"rw_acquire": rwAcquireScript, "sem_acquire": semAcquireScript,
 	"release": releaseScript, "release_each": releaseEachScript, "rw_release": rwReleaseScript, "sem_release": semReleaseScript,
-	"free": freeScript, "undone": undoneScript,
-	"renew": renewScript, "confirm": confirmScript, "part": partScript,
+	"free": freeScript, "renew": renewScript, "confirm": confirmScript,
 	"break": breakScript, "inspect": inspectScript, "leases": leasesScript, "waiters": waitersScript, "raise_fence": raiseFenceScript,
 })
 

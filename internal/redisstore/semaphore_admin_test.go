@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -188,62 +187,5 @@ func TestAReleaseOfAPermitReportsItsError(t *testing.T) {
 		func(_ store.Grant, err error) { answered <- err })
 	if err := <-answered; err == nil {
 		t.Error("a release that reached no server has succeeded")
-	}
-}
-
-// While a slot moves, permits are renewed and released, in steps of one key each.
-func TestPermitsWhileTheirSlotMoves(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t)
-	var seen answers
-	client := cluster.Client(t, seen.countErrors)
-	s := locktest.SemaphoreStore(client)
-	key := "{sem}:" + rand.Text()
-	slot := int(redisstore.SlotOf(key))
-	from, i := cluster.Owner(slot)
-	one, two, three := granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3))
-	waiter := unitsOf(key, 1, 3)
-	waiter.Queue = true
-	refusedUnits(t, s, waiter)
-	use := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val()
-	client.HSet(t.Context(), redisstore.UsesKey(key), one.Owner, strings.Replace(use, "|0|-|", "|1|-|", 1)) // as if the permit had come by hand-off
-	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
-	if n := move.Carry(key, redisstore.UsesKey(key)); n != 2 {
-		t.Fatalf("%d keys were carried", n)
-	}
-	for range 2 {
-		renewed(t, s, one, store.Granted)
-		renewed(t, s, two, store.Granted)
-		renewed(t, s, unitsOf(key, 1, 3), store.NotOurs)
-	}
-	if again := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val(); again != use {
-		t.Errorf("the renewal has not confirmed the permit: %q, want %q", again, use)
-	}
-	long := two
-	long.TTL = time.Hour
-	renewed(t, s, long, store.Granted)
-	renewed(t, s, two, store.Granted) // a renewal with a shorter TTL shortens nothing
-	ends := client.ZScore(t.Context(), redisstore.PermitsKey(key), two.Owner).Val()
-	if left := time.Until(time.UnixMilli(int64(ends))); left < 59*time.Minute {
-		t.Errorf("the permit lasts for %v, want an hour", left)
-	}
-	if left := client.PTTL(t.Context(), redisstore.UsesKey(key)).Val(); left < 59*time.Minute {
-		t.Errorf("U lasts for %v, want an hour", left)
-	}
-	stateOf(t, store.Released)(s.Release(t.Context(), one))
-	three.KeepFor = time.Minute
-	stateOf(t, store.Released)(s.Release(t.Context(), three))
-	if seen.countOf("TRYAGAIN") == 0 || seen.countOf("ASK") == 0 {
-		t.Fatal("positive control: no step was refused, or no call was sent to the target")
-	}
-	move.Finish()
-	granted(t, s, waiter)
-	refusedUnits(t, s, unitsOf(key, 1, 3))
-	renewed(t, s, two, store.Granted)
-	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
-	stateOf(t, store.Released)(s.Release(t.Context(), two))
-	granted(t, s, unitsOf(key, 1, 3))
-	if n := seen.countOf("CROSSSLOT"); n > 0 {
-		t.Errorf("%d scripts went across slots", n)
 	}
 }

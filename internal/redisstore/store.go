@@ -81,8 +81,8 @@ const (
 //
 // While a slot moves, its keys are on the old node or on the new one. A node refuses a script that
 // names several keys (TRYAGAIN) while one of the keys is not on this node. So a new lease must wait
-// until the slot has moved. But held leases are renewed and released in steps of one key each,
-// because such a step finds its key on either node.
+// until the slot has moved, and so must the renewals of readers and permits. But a lease of one owner
+// is renewed and released in steps of one key each, because such a step finds its key on either node.
 type Store struct {
 	kind    kind
 	links   *link.Links
