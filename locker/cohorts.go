@@ -18,8 +18,8 @@ import (
 // The table shows the events of a cohort with waiters, and what follows:
 //
 //	release, streak not over  the next waiter gets the hold
-//	release, streak over      the next waiter leads when the release has ended, or goes on in the
-//	                          background: its first question must not overtake the release
+//	release, streak over      the next waiter leads when the release has ended, or had an attempt
+//	                          without an answer: its first question must not overtake the release
 //	the hold is lost          the next waiter leads, with a token of its own
 //	the leader gives up       the next waiter leads, with the leader's place in the server's queue
 //	or fails                  if that is certain; if the server cannot be reached, overdue waiters
@@ -35,12 +35,12 @@ type cohort struct {
 
 	open bool // hold is Shared, and more callers may use it
 	// What a leader was told of another holder, or who had the last hold of this cohort; nil:
-	// nothing. It is allocated only when somebody needs it: there may be many cohorts.
-	last *sight
+	// nothing. There may be many cohorts, and most need none.
+	last *knownHolder
 }
 
-// A sight is what a cohort knows of the holder for which its callers wait.
-type sight struct {
+// A knownHolder is what a cohort knows of the holder for which its callers wait.
+type knownHolder struct {
 	known     bool // a holder was seen; the fields below, except failure, count only then
 	holder    store.Holder
 	received  time.Time // when holder.Left was true
@@ -67,23 +67,17 @@ type turn struct {
 	// server and this waiter's time is over too.
 	err error
 
-	seen sight // with a place or an error
+	seen knownHolder // with a place or an error
 }
 
 // A sharing is how the callers of a cohort use what the server grants to their leader: one after
 // the other (streaks), all together (phases), or each for itself (permits). All methods are called
 // while the cohorts' mutex is held.
 type sharing interface {
-	// join lets w, which has come to the cohort c, use the hold of c without a wait. It returns
-	// false if w must wait for its turn.
-	join(c *cohort, w *waiter) bool
 	// granted is called when the server has granted h to the leader of c.
 	granted(c *cohort, h *hold)
 	// release is called when a user of h releases h. See [cohorts.release] for the results.
 	release(c *cohort, h *hold) (passed bool, rest *cohort)
-	// vacate is called when c has no hold any more. It returns whether the memory of c may be used
-	// again when no caller waits.
-	vacate(c *cohort) (reusable bool)
 }
 
 // sharing returns how callers with the terms t share a lease.
@@ -140,7 +134,7 @@ func (cs *cohorts) sharedTerms(r Rule, adaptive bool) (terms, bool) {
 // cohort, or in front of them if its turn had come already. If the cohort already has a leader or a
 // holder, a caller with NoWait gets a cohort of its own. When too many callers wait, admitted is
 // false. The result seen is what a caller that does not lead learns of the holder.
-func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen sight, admitted bool) {
+func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen knownHolder, admitted bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.active[t]
@@ -153,20 +147,22 @@ func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen sight, admitted
 		c.terms = t
 		cs.active[t] = c
 		w.cohort, w.leads = c, true
-		return sight{}, true
+		return knownHolder{}, true
 	}
 	if w.rule.Wait == NoWait {
 		w.cohort = &cohort{terms: t}
-		return sight{}, true
+		return knownHolder{}, true
 	}
 	if w.turns == nil {
 		w.turns = make(chan turn, 1)
 	}
-	if cs.sharing(t).join(c, w) {
+	if c.open { // since w has looked; no later event would wake it
+		c.hold.users++
 		w.cohort, w.waits = c, true
-		return sight{}, true
+		w.turns <- turn{hold: c.hold, fence: c.hold.fence}
+		return knownHolder{}, true
 	}
-	if seen = c.look(len(c.waiting)); !inFront && !w.admit() {
+	if seen = c.holderFor(len(c.waiting)); !inFront && !w.admit() {
 		return seen, false
 	}
 	w.cohort, w.waits = c, true
@@ -180,28 +176,28 @@ func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen sight, admitted
 
 // leave takes w out of its cohort, and returns what the cohort knows of the holder. If the turn of
 // w has come, left is false, and the turn is in w.turns.
-func (cs *cohorts) leave(w *waiter) (seen sight, left bool) {
+func (cs *cohorts) leave(w *waiter) (seen knownHolder, left bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := w.cohort
 	i := slices.Index(c.waiting, w)
 	if i < 0 {
-		return sight{}, false
+		return knownHolder{}, false
 	}
 	c.waiting = slices.Delete(c.waiting, i, i+1)
-	return c.look(i), true
+	return c.holderFor(i), true
 }
 
-// look returns what the cohort knows of the holder, for a caller in front of which the given number
+// holderFor returns what the cohort knows of the holder, for a caller in front of which the given number
 // of callers wait. The caller holds the cohorts' mutex.
-func (c *cohort) look(inFront int) sight {
+func (c *cohort) holderFor(inFront int) knownHolder {
 	switch {
 	case c.hold != nil:
-		return sight{known: true, holder: c.hold.holder(), heldSince: c.hold.received.time(), ahead: inFront}
+		return knownHolder{known: true, holder: c.hold.holder(), heldSince: c.hold.received.time(), ahead: inFront}
 	case c.last == nil:
-		return sight{}
+		return knownHolder{}
 	case !c.last.known:
-		return sight{failure: c.last.failure}
+		return knownHolder{failure: c.last.failure}
 	}
 	s := *c.last
 	if s.holder.Left > 0 {
@@ -216,7 +212,7 @@ func (c *cohort) look(inFront int) sight {
 // the cohorts' mutex.
 func (c *cohort) remember() {
 	if c.hold != nil && len(c.waiting) > 0 {
-		s := c.look(0)
+		s := c.holderFor(0)
 		s.holder.Left = 0
 		c.last = &s
 	}
@@ -226,7 +222,7 @@ func (c *cohort) remember() {
 func (cs *cohorts) noteBusy(w *waiter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	w.cohort.last = &sight{known: true, holder: w.place.holder, received: time.Now(), heldSince: w.heldSince, ahead: w.place.position}
+	w.cohort.last = &knownHolder{known: true, holder: w.place.holder, received: time.Now(), heldSince: w.heldSince, ahead: w.place.position}
 }
 
 // noteFailure is called when the leader w has got no answer.
@@ -234,7 +230,7 @@ func (cs *cohorts) noteFailure(w *waiter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if w.cohort.last == nil {
-		w.cohort.last = new(sight)
+		w.cohort.last = new(knownHolder)
 	}
 	w.cohort.last.failure = w.failure
 }
@@ -256,7 +252,7 @@ func (cs *cohorts) makeRoom(w *waiter, refused error) bool {
 	last := c.waiting[n-1]
 	c.waiting = slices.Delete(c.waiting, n-1, n)
 	w.admitted = true
-	last.turns <- turn{err: refused, seen: c.look(len(c.waiting))}
+	last.turns <- turn{err: refused, seen: c.holderFor(len(c.waiting))}
 	return true
 }
 
@@ -288,8 +284,8 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return cs.sharing(h.cohort.terms).release(h.cohort, h)
 }
 
-// leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
-// in the background. If c is nil, leadAfterRelease does nothing.
+// leadAfterRelease makes the first waiter of c the leader, when the release has ended or had no
+// answer. If c is nil, leadAfterRelease does nothing.
 func (cs *cohorts) leadAfterRelease(c *cohort) {
 	if c != nil {
 		cs.mu.Lock()
@@ -316,20 +312,22 @@ func (cs *cohorts) abdicate(w *waiter) {
 	defer cs.mu.Unlock()
 	c := w.cohort
 	for w.neverAnswered() && len(c.waiting) > 0 && c.waiting[0].overdue() {
-		c.next().turns <- turn{err: w.err, seen: c.look(0)}
+		c.next().turns <- turn{err: w.err, seen: c.holderFor(0)}
 	}
 	cs.leadOrEnd(c, w)
 }
 
 // leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
 // place may be in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort,
-// and keeps its memory if vacate allows that. The caller holds cs.mu.
+// and keeps its memory, unless permits still refer to it. The caller holds cs.mu.
 func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
-	reusable := cs.sharing(c.terms).vacate(c)
+	if c.hold != nil {
+		delete(cs.phases, c.hold.claim.Owner)
+	}
 	c.remember()
 	c.hold, c.open = nil, false
 	if len(c.waiting) > 0 {
-		t := turn{seen: c.look(-1)} // the new leader is not in front of itself
+		t := turn{seen: c.holderFor(-1)} // the new leader is not in front of itself
 		// If it is not clear that the server has the token in its queue, the new leader asks at once.
 		if former != nil && former.place.claim.Queue && former.place.token.state != tokenNowhere {
 			t.place = former.handOver()
@@ -340,7 +338,7 @@ func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	if cs.active[c.terms] == c {
 		delete(cs.active, c.terms)
 		c.waiting, c.last = c.waiting[:0], nil
-		if len(cs.spare) < mostSpare && reusable {
+		if len(cs.spare) < mostSpare && !c.isPermits() {
 			cs.spare = append(cs.spare, c)
 		}
 	}
@@ -371,9 +369,6 @@ func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.sig
 // other processes have their turn.
 type streaks struct{ *cohorts }
 
-// join returns false, because a lock has one user at a time.
-func (streaks) join(*cohort, *waiter) bool { return false }
-
 func (streaks) granted(c *cohort, h *hold) { c.hold = h }
 
 // release gives h to the next waiter, if the streak may go on.
@@ -399,8 +394,6 @@ func (cs streaks) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 	c.hold = nil
 	return false, c
 }
-
-func (streaks) vacate(*cohort) (reusable bool) { return true }
 
 // mayContinue reports whether the streak of h may go on with one more caller.
 func (cs *cohorts) mayContinue(h *hold) bool {
@@ -428,17 +421,6 @@ func (cs *cohorts) mayContinue(h *hold) bool {
 // A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 type phases struct{ *cohorts }
 
-// join lets w use the hold, while the phase is open. The caller looked before the phase opened,
-// and no later event would wake it.
-func (phases) join(c *cohort, w *waiter) bool {
-	if !c.open {
-		return false
-	}
-	c.hold.users++
-	w.turns <- turn{hold: c.hold, fence: c.hold.fence}
-	return true
-}
-
 // granted makes h the hold of the cohort. The phase opens with letIn, when h is in the keeper's
 // schedule.
 func (cs phases) granted(c *cohort, h *hold) {
@@ -456,13 +438,6 @@ func (cs phases) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 	h.ended = true
 	cs.leadOrEnd(c, nil) // ends the cohort: it has no waiters, because it has a hold
 	return false, nil
-}
-
-func (cs phases) vacate(c *cohort) (reusable bool) {
-	if c.hold != nil {
-		delete(cs.phases, c.hold.claim.Owner)
-	}
-	return true
 }
 
 // enterPhase counts the caller w as a user of the open hold for the terms t, and returns this hold.
@@ -560,9 +535,6 @@ func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 // maxHolders returns how many callers with this rule may hold the key at once.
 func (r Rule) maxHolders() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
-// join returns false, because each caller needs a permit of its own.
-func (permits) join(*cohort, *waiter) bool { return false }
-
 // granted makes the next caller of the cohort the leader.
 func (cs permits) granted(c *cohort, _ *hold) { cs.leadOrEnd(c, nil) }
 
@@ -579,6 +551,3 @@ func (cs permits) release(c *cohort, h *hold) (passed bool, rest *cohort) {
 	c.next().turns <- turn{hold: h, fence: fence}
 	return true, nil
 }
-
-// vacate returns false, because permits still refer to their cohort.
-func (permits) vacate(*cohort) (reusable bool) { return false }

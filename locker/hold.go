@@ -1,8 +1,6 @@
 package locker
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/store"
@@ -48,58 +46,6 @@ type hold struct {
 type holdWithLease struct {
 	hold  hold
 	lease Lease
-}
-
-// renewal is the part of a hold that its keeper's mutex guards.
-type renewal struct {
-	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
-	sharers    map[*Lease]bool // the other users
-	renewTTL   time.Duration   // the TTL that a renewal asks for
-	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
-	atMostEnd  instant         // the time at which EndAfter is over; 0: there is no EndAfter
-	deadline   atomicInstant   // the local, conservative time at which the hold is over
-	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
-	renewAt    instant         // when the next renewal is due, if one will be sent
-	firstDue   instant         // for a repeated renewal: when it was first due
-	failure    error           // the error of the last renewal attempt
-	slot       int64           // the number of the hold's slot in the schedule
-	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
-	unanswered int8            // the number of renewals under way
-	final      bool            // the hold is not renewed any more
-	doubtful   bool            // since a suspension, no renewal was answered
-	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
-}
-
-// addUser adds l to the Leases that use the hold.
-func (r *renewal) addUser(l *Lease) {
-	switch {
-	case r.lease == nil:
-		r.lease = l
-	case r.sharers == nil:
-		r.sharers = map[*Lease]bool{l: true}
-	default:
-		r.sharers[l] = true
-	}
-}
-
-// isUsedBy reports whether l is one of the Leases that use the hold.
-func (r *renewal) isUsedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
-
-// leases returns all Leases that use the hold.
-func (r *renewal) leases() []*Lease {
-	var all []*Lease
-	if r.lease != nil {
-		all = append(all, r.lease)
-	}
-	return slices.AppendSeq(all, maps.Keys(r.sharers))
-}
-
-// lookTime returns the time at which the keeper must look at the hold.
-func (r *renewal) lookTime() instant {
-	if !r.final || r.handoffTTL > 0 {
-		return min(r.renewAt, r.deadline.load())
-	}
-	return r.deadline.load()
 }
 
 // handleLoss cleans up after a hold that has ended without a release, for the given reason. The

@@ -10,11 +10,11 @@ import (
 // an attempt after a pause succeeds.
 type holdStats struct {
 	mu     sync.Mutex
-	byName map[string]*habit
+	byName map[string]*nameStats
 }
 
-// habit has measurements of the leases of one Name.
-type habit struct {
+// nameStats has measurements of the leases of one Name.
+type nameStats struct {
 	holds int
 	mean  time.Duration // the mean time for which leases were held; the last leases count most
 	scale float64       // the pause between attempts is the mean times this factor
@@ -24,7 +24,7 @@ type habit struct {
 func (t *holdStats) recordHold(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.habitOf(name)
+	h := t.statsOf(name)
 	if h == nil {
 		return
 	}
@@ -49,7 +49,7 @@ func (t *holdStats) meanHold(name string) time.Duration {
 func (t *holdStats) recordAttempt(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.habitOf(name)
+	h := t.statsOf(name)
 	switch {
 	case h == nil:
 	case success:
@@ -71,15 +71,15 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// habitOf returns the habit of the Rule.Name name, or nil when t has no room for another name. The
-// caller holds t.mu.
-func (t *holdStats) habitOf(name string) *habit {
+// statsOf returns the measurements of the Rule.Name name, or nil when t has no room for another
+// name. The caller holds t.mu.
+func (t *holdStats) statsOf(name string) *nameStats {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {
 		if t.byName == nil {
-			t.byName = make(map[string]*habit)
+			t.byName = make(map[string]*nameStats)
 		}
-		h = &habit{scale: 0.5} // on average, the holder has used half of its time when a caller arrives
+		h = &nameStats{scale: 0.5} // on average, the holder has used half of its time when a caller arrives
 		t.byName[name] = h
 	}
 	return h

@@ -64,15 +64,15 @@ type waiter struct {
 
 	// What it has seen.
 	calls      int
-	rounds     int       // how many round trips a quorum needed
-	asked      time.Time // when the server was first asked; zero: not yet
-	busySince  time.Time // zero: no holder was seen
-	heldSince  time.Time // when the holder got the key; zero: unknown
-	ahead      int       // how many callers and other processes are known to wait in front of it
-	failure    error     // the error of the last call that gave no answer
-	admitted   bool      // it is counted among the waiters of its key
-	polled     bool      // the last question was sent after a pause of the Backoff
-	sighting   *sighting // what the Observer learns about the holder; nil: no holder was seen yet
+	rounds     int         // how many round trips a quorum needed
+	asked      time.Time   // when the server was first asked; zero: not yet
+	busySince  time.Time   // zero: no holder was seen
+	heldSince  time.Time   // when the holder got the key; zero: unknown
+	ahead      int         // how many callers and other processes are known to wait in front of it
+	failure    error       // the error of the last call that gave no answer
+	admitted   bool        // it is counted among the waiters of its key
+	polled     bool        // the last question was sent after a pause of the Backoff
+	record     *waitRecord // what the Observer learns about the holder; nil: no holder was seen yet
 	pauses     func() (time.Duration, bool)
 	stopPauses func()
 
@@ -242,26 +242,26 @@ func (w *waiter) waitInCohort() state {
 			w.leave()
 			return w.end(nil, w.giveUp(why))
 		}
-		t := a.turn
+		got := a.turn
 		switch w.waits = false; {
-		case t.err != nil:
-			w.note(t.seen)
-			w.noteRefusal(t.err)
-			return w.end(nil, t.err)
-		case t.hold == nil:
-			w.note(t.seen)
-			if w.leads = true; t.place != nil {
-				w.place = t.place
+		case got.err != nil:
+			w.note(got.seen)
+			w.noteRefusal(got.err)
+			return w.end(nil, got.err)
+		case got.hold == nil:
+			w.note(got.seen)
+			if w.leads = true; got.place != nil {
+				w.place = got.place
 			}
 			if w.place.token.state == tokenQueued {
 				return queued
 			}
 			return asking
 		}
-		if w.busySince = w.began; t.streak > 0 {
-			w.noteHandoff(t.releaser, HandoffLocal, t.streak)
+		if w.busySince = w.began; got.streak > 0 {
+			w.noteHandoff(got.releaser, HandoffLocal, got.streak)
 		}
-		if l := w.takeOver(t); l != nil {
+		if l := w.takeOver(got); l != nil {
 			return w.end(l, nil)
 		}
 		if e.isClosing() {
@@ -272,7 +272,7 @@ func (w *waiter) waitInCohort() state {
 }
 
 // note takes over what the cohort knows of the holder.
-func (w *waiter) note(s sight) {
+func (w *waiter) note(s knownHolder) {
 	if w.failure = s.failure; !s.known {
 		return
 	}
