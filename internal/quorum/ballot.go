@@ -11,35 +11,29 @@ import (
 
 // ballot has the votes of one token. It exists from the first acquire until the release is decided.
 // After that, only the calls that are still under way refer to it: a late vote finds "releasing"
-// here. At each node, any of these can be true:
+// here. At each node, any of these can be true (docs/adr/0210 has the table of what follows):
 //
 //	asking   an acquire was sent, and has no answer yet
 //	holds    the node has given its vote
 //	unclear  an acquire may have run, or may still run; stays until the end of the ballot
 //	giving   the vote of a lost round is being given back
 //
-// When a round ends without a quorum, each node in "holds" gets a withdrawal of its vote at once. The
-// node gets no acquire until it has confirmed the withdrawal. When the token is released, the nodes
-// in "holds" and "unclear" get the release. At a node in "unclear", the release also sets a
-// tombstone. A node in "asking" gets the release after its answer.
-//
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, a token has one round at a time, and votes are given back only between rounds.
 type ballot struct {
-	mu         sync.Mutex
-	claim      store.Claim // the claim of the latest acquire
-	asking     nodes
-	holds      nodes
-	unclear    nodes
-	giving     nodes
-	votes      [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
-	expires    time.Time         // the time at which all votes that are being given back have expired
-	busy       bool              // an acquire of the token is under way
-	won        bool              // a quorum has granted the token's acquire, so its votes stay until the release
-	releasing  bool              // the token is being released
-	released   nodes             // nodes that have confirmed a release of the kind releasedAs
-	releasedAs releaseKind
-	forgetAt   time.Time // the time after which the ballot may be dropped: then the release goes to all nodes
+	mu        sync.Mutex
+	claim     store.Claim // the claim of the latest acquire
+	asking    nodes
+	holds     nodes
+	unclear   nodes
+	giving    nodes
+	votes     [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
+	expires   time.Time         // the time at which all votes that are being given back have expired
+	busy      bool              // an acquire of the token is under way
+	won       bool              // a quorum has granted the token's acquire, so its votes stay until the release
+	releasing bool              // the token is being released
+	released  nodes             // nodes that have confirmed the release
+	forgetAt  time.Time         // the time after which the ballot may be dropped: then the release goes to all nodes
 }
 
 // ballots has the ballots of the tokens in use.
@@ -204,39 +198,27 @@ func (b *ballot) giveBack(q *quorum, lost nodes) {
 	}
 }
 
-// releaseKind is what a release does besides. A node that has confirmed one kind may still need
-// another one, for its tombstone or its done mark.
-type releaseKind struct{ undo, complete bool }
-
-func kindOf(c *store.Claim) releaseKind { return releaseKind{c.TombstoneTTL > 0, c.Complete} }
-
 // markReleasing marks the token as being released. It returns the nodes that get the release c at
 // once, the nodes that get it after their answer to the acquire, the nodes at which it also leaves
-// a tombstone, and the nodes that have confirmed an earlier attempt. If c is an undo, all nodes
-// that may have a trace of the token get it at once.
+// a tombstone, and the nodes that have confirmed an earlier attempt. If c is an undo, all nodes that
+// may have a trace of the token get it at once.
 func (b *ballot) markReleasing(c *store.Claim) (atOnce, later, unclear, confirmed nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.releasing = true; b.releasedAs != kindOf(c) {
-		b.released, b.releasedAs = 0, kindOf(c)
-	}
-	if c.TombstoneTTL > 0 {
-		atOnce = b.asking | b.giving | b.holds | b.unclear
-	} else {
+	b.releasing = true
+	if atOnce = b.asking | b.giving | b.holds | b.unclear; c.TombstoneTTL <= 0 {
 		later = b.asking &^ b.released
 		atOnce = (b.holds | b.unclear) &^ b.giving &^ later
 	}
 	return atOnce &^ b.released, later, b.unclear, b.released
 }
 
-// recordReleased records that node i has confirmed the release c. If the release stays undecided,
-// its repetition counts this node: asked again, the node would answer that the token has no lease.
-func (b *ballot) recordReleased(i int, c *store.Claim) {
+// recordReleased records that node i has confirmed the release. If the release stays undecided, its
+// repetition counts this node: asked again, the node would answer that the token has no lease.
+func (b *ballot) recordReleased(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.releasedAs == kindOf(c) {
-		b.released = b.released.plus(i)
-	}
+	b.released = b.released.plus(i)
 }
 
 // forgetSoon is called when the token was undone. Its ballot stays for a while, so that no acquire
@@ -244,5 +226,5 @@ func (b *ballot) recordReleased(i int, c *store.Claim) {
 func (b *ballot) forgetSoon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forgetAt = time.Now().Add(calls.Timeout)
+	b.released, b.forgetAt = 0, time.Now().Add(calls.Timeout)
 }

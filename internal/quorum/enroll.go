@@ -1,14 +1,16 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/store"
 )
 
 // operatorTimeout is the shortest time-out of an operator's call at a node. It is longer than the
@@ -47,11 +49,13 @@ func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 		}
 		servers[p.view.id] = p.node.index
 		settings := q.settingsLike(p.view.text)
-		switch no := q.reason(&p.view, settings); {
-		case p.view.text == "" && no.idle:
+		err := q.reason(&p.view, settings)
+		no, ok := errors.AsType[*notVoting](err)
+		switch {
+		case ok && no.state == store.NodeJoins && p.view.text == "":
 			unmarked++
-		case no != nil:
-			errs = append(errs, p.node.error(no))
+		case err != nil:
+			errs = append(errs, p.node.error(err))
 		case settings != q.settings:
 			changes++
 		}
@@ -95,12 +99,12 @@ func (q *quorum) declareNew(ctx context.Context, places []*place) error {
 // places returns all markers, with what the nodes show of them.
 func (q *quorum) places(ctx context.Context) (all []*place, err error) {
 	for _, n := range q.nodes {
-		if !n.cluster {
-			all = append(all, &place{standing: &n.single})
-			continue
+		slots := 1
+		if n.cluster {
+			slots = redisstore.SlotCount
 		}
-		for slot := range uint16(redisstore.SlotCount) {
-			all = append(all, &place{standing: &standing{node: n, marker: markerOfSlot(slot)}})
+		for slot := range slots {
+			all = append(all, &place{standing: n.standing(uint16(slot))})
 		}
 	}
 	return all, q.atEach(ctx, all, func(ctx context.Context, p *place) (err error) {
@@ -123,33 +127,27 @@ func (q *quorum) markAll(ctx context.Context, all []*place, since func(p *place)
 
 // atEach calls do for each place, and returns ErrQuorum with the first error of each node.
 func (q *quorum) atEach(ctx context.Context, all []*place, do func(ctx context.Context, p *place) error) error {
+	var mu sync.Mutex
 	var working sync.WaitGroup
-	failed := make([]atomic.Pointer[error], len(q.nodes))
-	next := atomic.Int32{}
-	for range callsAtOnce * len(q.nodes) {
+	first := make([]error, len(q.nodes))
+	atOnce := make(chan struct{}, callsAtOnce*len(q.nodes))
+	for _, p := range all {
+		atOnce <- struct{}{}
 		working.Go(func() {
-			for i := next.Add(1) - 1; int(i) < len(all) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				p := all[i]
-				ctx, cancel := context.WithTimeout(ctx, q.patience)
-				if err := do(ctx, p); err != nil {
-					failed[p.node.index].CompareAndSwap(nil, &err)
-				}
-				cancel()
+			defer func() { <-atOnce }()
+			ctx, cancel := context.WithTimeout(ctx, q.patience)
+			defer cancel()
+			if err := do(ctx, p); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				first[p.node.index] = cmp.Or(first[p.node.index], p.node.error(err))
 			}
 		})
 	}
 	working.Wait()
-	var errs []error
-	for i := range failed {
-		if err := failed[i].Load(); err != nil {
-			errs = append(errs, q.nodes[i].error(*err))
-		}
+	errs := slices.DeleteFunc(first, func(err error) bool { return err == nil })
+	if ctx.Err() != nil || len(errs) == 0 {
+		return ctx.Err()
 	}
-	if ctx.Err() != nil {
-		errs = []error{ctx.Err()}
-	}
-	if len(errs) > 0 {
-		return q.newError(fmt.Sprintf("%d of %d nodes failed", len(errs), len(q.nodes)), errs)
-	}
-	return nil
+	return q.newError(fmt.Sprintf("%d of %d nodes failed", len(errs), len(q.nodes)), errs)
 }

@@ -58,12 +58,11 @@ func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum},
 // RetryAfter is the time after which another try may succeed; 0 when the time is unknown.
 func (e *quorumError) RetryAfter() time.Duration { return e.retryAfter }
 
-// notVoting is the reason why a node does not vote.
+// notVoting is the reason why a node does not vote, inside a Refusal.
 type notVoting struct {
 	state store.NodeState
 	text  string
 	left  time.Duration // until the node votes; 0: unknown
-	idle  bool          // no wait has begun
 }
 
 func (e *notVoting) Error() string { return e.text }
@@ -73,8 +72,10 @@ func (e *notVoting) Is(target error) bool {
 	return target == store.ErrUnsupported && e.state == store.NodeTwice
 }
 
-// refusal returns the Refusal with the reason.
-func (e *notVoting) refusal() error { return &store.Refusal{Temporary: true, Err: e} }
+// votesNot returns the Refusal of a node that does not vote.
+func votesNot(state store.NodeState, format string, args ...any) error {
+	return &store.Refusal{Temporary: true, Err: &notVoting{state: state, text: fmt.Sprintf(format, args...)}}
+}
 
 var (
 	errSilent   = errors.New("the node did not answer in time")
@@ -83,42 +84,43 @@ var (
 	errGone     = &store.Refusal{Temporary: true, Err: errors.New("the node may have forgotten leases, so it renews none")}
 )
 
-const (
-	textForgot  = "the node may have forgotten leases, because it is new or was restarted, emptied or replaced"
-	textStepped = "the node's clock was wrong, so the node may have dropped leases too early; let the time service slew the clock instead of stepping it"
-)
-
-// waiting returns the reason for a node that votes after left. A left of 0 means that the wait has
+// errWaits returns the refusal of a node that votes after left. A left of 0 means that the wait has
 // not begun.
-func (q *quorum) waiting(text string, left time.Duration) *notVoting {
-	e := &notVoting{state: store.NodeJoins, left: left, idle: left <= 0}
-	if e.idle {
-		e.left = q.quarantine()
-		text += "; its wait begins when a process asks for a lock and the node's clock agrees with the others"
-	}
-	e.text = fmt.Sprintf("%s; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", text, e.left.Round(time.Second/10))
-	return e
+func (q *quorum) errWaits(left time.Duration) error {
+	return q.waiting(store.NodeJoins, "the node may have forgotten leases, because it is new or was restarted, emptied or replaced", left)
 }
 
-// errClockOff returns the refusal for node i, whose clock differs from the others.
+// errStepped returns the refusal of a node whose clock was wrong. Its wait has not begun.
+func (q *quorum) errStepped() error {
+	return q.waiting(store.NodeClock, "the node's clock was wrong, so the node may have dropped leases too early; let the time service slew the clock instead of stepping it", 0)
+}
+
+func (q *quorum) waiting(state store.NodeState, text string, left time.Duration) error {
+	if left <= 0 {
+		left = q.quarantine()
+		text += "; its wait begins when a process asks for a lock and the node's clock agrees with the others"
+	}
+	text = fmt.Sprintf("%s; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", text, left.Round(time.Second/10))
+	return &store.Refusal{Temporary: true, Err: &notVoting{state, text, left}}
+}
+
+// errClockOff returns the refusal of node i, whose clock differs from the others.
 func (q *quorum) errClockOff(i int) error {
 	_, off := q.clocks.offset(i)
-	return (&notVoting{state: store.NodeClock, text: fmt.Sprintf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))}).refusal()
+	return votesNot(store.NodeClock, "the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))
 }
 
 func errTwice(other int) error {
-	return (&notVoting{state: store.NodeTwice, text: fmt.Sprintf("the node is the same server as node %d, and a server has one vote; give the address of each server once", other)}).refusal()
+	return votesNot(store.NodeTwice, "the node is the same server as node %d, and a server has one vote; give the address of each server once", other)
 }
 
-func errEvicts() *notVoting {
-	return &notVoting{state: store.NodeEvicts, text: "the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction"}
-}
+var errEvicts = votesNot(store.NodeEvicts, "the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction")
 
-// errOther returns the reason for a node whose marker has the given other settings.
-func (q *quorum) errOther(settings string) *notVoting {
+// errOther returns the refusal of a node whose marker has the given other settings.
+func (q *quorum) errOther(settings string) error {
 	count, ttl, _ := strings.Cut(settings, "/")
-	return &notVoting{state: store.NodeStranger, text: fmt.Sprintf("the node was used with %s nodes and a WithMaxTTL of %s ms, and this process has %d nodes and %d ms; give all processes the same; to change WithMaxTTL, run latchctl enroll --max-ttl; to change the number of nodes, stop all processes for the longest lease and delete the keys %snode* of the nodes",
-		count, ttl, len(q.nodes), q.longest.Milliseconds(), store.ReservedPrefix)}
+	return votesNot(store.NodeStranger, "the node was used with %s nodes and a WithMaxTTL of %s ms, and this process has %d nodes and %d ms; give all processes the same; to change WithMaxTTL, run latchctl enroll --max-ttl; to change the number of nodes, stop all processes for the longest lease and delete the keys %snode* of the nodes",
+		count, ttl, len(q.nodes), q.longest.Milliseconds(), store.ReservedPrefix)
 }
 
 // isRefusal reports whether err contains a Refusal.

@@ -166,14 +166,11 @@ func (n *node) noteEnd(err error) {
 	switch {
 	case err == nil:
 		n.failed.Store(0)
-		n.last.Store(nil)
-		return
 	case errors.Is(err, link.ErrNoAnswer):
 		n.failed.Add(fewFailures)
 	default:
 		n.failed.Add(1)
 	}
-	n.last.Store(&err)
 }
 
 // close waits until no call is under way at the node. Then it waits for the releases that the node

@@ -91,9 +91,9 @@ func TestNodesAreSentTheSameTexts(t *testing.T) {
 		q.nodes = append(q.nodes, newNode(unused{}, i, q))
 	}
 	r := q.newRequest(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64})
-	first := r.callTo(&q.nodes[0].single, false).Words
+	first := r.callTo(q.nodes[0].standing(0), false).Words
 	for i, n := range q.nodes {
-		words := r.callTo(&n.single, false).Words
+		words := r.callTo(n.standing(0), false).Words
 		if &words[0] == &r.call.Words[0] || &words[0] == &first[0] {
 			t.Errorf("node %d is sent the words of another one", i)
 		}
@@ -103,7 +103,7 @@ func TestNodesAreSentTheSameTexts(t *testing.T) {
 		if got := *words[11].(*string); got != strconv.FormatUint(r.fence+63, 10) {
 			t.Errorf("the proposal's block of 64 from %d ends with %s", r.fence, got)
 		}
-		if checks := r.callTo(&n.single, true).Words; len(checks) != len(words)+1 {
+		if checks := r.callTo(n.standing(0), true).Words; len(checks) != len(words)+1 {
 			t.Errorf("%d words, and %d with a wait", len(words), len(checks))
 		}
 	}

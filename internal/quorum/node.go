@@ -25,24 +25,19 @@ type node struct {
 	addr              string
 	quorum            *quorum
 
-	single   standing                 // of a server; of a Cluster, only the marker of slot 0 is used
-	slots    sync.Map                 // of a Cluster: the *standing of each slot in use
-	lastUsed atomic.Pointer[standing] // of a Cluster: the standing that was used last
+	slots    sync.Map                 // the *standing of each slot in use
+	lastUsed atomic.Pointer[standing] // the standing that was used last
 
-	calls  calls.Tasks           // the calls that are under way at the node
-	behind atomic.Int32          // number of these calls whose step has ended
-	failed atomic.Int32          // number of failed calls in a row
-	last   atomic.Pointer[error] // error of the last call, nil when it succeeded
+	calls  calls.Tasks  // the calls that are under way at the node
+	behind atomic.Int32 // number of these calls whose step has ended
+	failed atomic.Int32 // number of failed calls in a row
 }
 
 // newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q}
 	n.Store = redisstore.Attach(c, n.links)
-	n.single.node, n.single.marker = n, redisstore.NodeKey
-	if _, n.cluster = c.(redisstore.ClusterClient); n.cluster {
-		n.single.marker = markerOfSlot(0)
-	}
+	_, n.cluster = c.(redisstore.ClusterClient)
 	return n
 }
 
@@ -113,7 +108,7 @@ type poll struct {
 
 // vote sends the request to the node, and passes the answer to onAnswer.
 func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error)) {
-	s := n.standing(r.claim.Key)
+	s := n.standing(n.slotOf(r.claim.Key))
 	checks, err := s.mayAsk()
 	if n.lags() {
 		err = errLags
@@ -122,9 +117,7 @@ func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error))
 		onAnswer(poll{}, err)
 		return
 	}
-	if n.cluster {
-		n.lastUsed.Store(s)
-	}
+	n.lastUsed.Store(s)
 	sentAt := time.Now()
 	call := r.callTo(s, checks)
 	call.Begin(ctx, n.links, link.Ask, func(v string, err error) {
@@ -172,15 +165,15 @@ func (q *quorum) pollOf(r *request, text string) (p poll, clock time.Time, err e
 	case "done":
 		p.State = store.Done
 	case "waits":
-		return p, clock, q.waiting(textForgot, time.Duration(reply.Integer())*time.Microsecond).refusal()
+		return p, clock, q.errWaits(time.Duration(reply.Integer()) * time.Microsecond)
 	case "forgot":
-		return p, clock, q.waiting(textForgot, 0).refusal()
+		return p, clock, q.errWaits(0)
 	case "stepped":
-		return p, clock, q.waiting(textStepped, 0).refusal()
+		return p, clock, q.errStepped()
 	case "other":
-		return p, clock, q.errOther(reply.Rest).refusal()
+		return p, clock, q.errOther(reply.Rest)
 	case "evicts":
-		return p, clock, errEvicts().refusal()
+		return p, clock, errEvicts
 	default:
 		return poll{}, time.Time{}, redisstore.Unreadable("acquire")
 	}
@@ -208,7 +201,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 // owner does not have the vote any more.
 func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error) bool) {
 	confirmScript.Call(
-		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(c.Key).marker},
+		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(n.slotOf(c.Key)).marker},
 		n.quorum.settings, c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10),
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
@@ -267,7 +260,7 @@ func (n *node) repeatRelease(c store.Claim) {
 // renew renews the votes of the leases cs, whose keys have one marker at this node, and passes the
 // answers and the identity of the server to onAnswer.
 func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error) bool) {
-	s := n.standing(cs[0].Key)
+	s := n.standing(n.slotOf(cs[0].Key))
 	keys := make([]string, 0, len(cs)+1)
 	args := make([]any, 0, 2*len(cs)+1)
 	for _, c := range cs {

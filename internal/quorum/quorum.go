@@ -47,7 +47,7 @@ type quorum struct {
 func (q *quorum) Capabilities() store.Capabilities {
 	return store.Capabilities{
 		Inspect: q.Inspect, Keys: q.Keys, Queue: q.Queue, Revoke: q.Revoke, RaiseFence: q.RaiseFence,
-		CheckServer: q.CheckServer, Nodes: q.Nodes, Watch: q.Watch, Explain: q.Explain,
+		Nodes: q.Nodes, Watch: q.Watch,
 	}
 }
 

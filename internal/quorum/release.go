@@ -8,7 +8,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/link"
-	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -42,7 +41,7 @@ func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	open := gather(q, q.patience, atOnce, func(n *node, onAnswer func(store.Grant, error) bool) {
 		end := func(g store.Grant, err error) {
 			if b != nil && g.State == store.Released {
-				b.recordReleased(n.index, &c)
+				b.recordReleased(n.index)
 			}
 			n.calls.Enter()
 			defer n.calls.Leave()
@@ -144,8 +143,8 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	parts := make(map[uint16][]int) // the indices of the leases in each slot
 	for i, c := range cs {
 		slot := uint16(0)
-		if slices.ContainsFunc(q.nodes, func(n *node) bool { return n.cluster }) {
-			slot = redisstore.SlotOf(c.Key)
+		for _, n := range q.nodes {
+			slot = max(slot, n.slotOf(c.Key))
 		}
 		parts[slot] = append(parts[slot], i)
 	}

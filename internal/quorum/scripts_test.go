@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 // bench is one node, to which a test sends single scripts.
@@ -255,25 +253,5 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 		if got, ok := parseMarker(text); ok {
 			t.Errorf("%q is read as %+v", text, got)
 		}
-	}
-}
-
-// A caller's wait may end between two rounds. Even then the caller's error names the nodes that do
-// not vote, and shows until when they do not vote.
-func TestAWaitThatEndsBetweenTwoRoundsNamesTheNodesThatDoNotVote(t *testing.T) {
-	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	t.Cleanup(func() { _ = dead.Close() })
-	q := newQuorum([]redisstore.Client{dead, dead, dead}, Settings{MaxTTL: time.Minute, NodeTimeout: time.Second})
-	if err := q.Explain(""); err != nil {
-		t.Errorf("no node was asked: %v", err)
-	}
-	for _, n := range q.nodes[:2] {
-		no := q.waiting(textForgot, 5*time.Second).refusal()
-		n.last.Store(&no)
-	}
-	err := q.Explain("")
-	var when interface{ RetryAfter() time.Duration }
-	if !errors.Is(err, store.ErrQuorum) || !errors.As(err, &when) || when.RetryAfter() != 5*time.Second {
-		t.Errorf("two of three nodes do not vote for another 5 s: %v", err)
 	}
 }

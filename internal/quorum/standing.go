@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,36 +24,31 @@ type standing struct {
 	mu        sync.Mutex
 	checkedAt time.Time // when the node was last asked whether it evicts keys, and voted
 	reason    error     // why the node does not vote; nil: it votes, or was not asked yet
-	outSince  time.Time // when it stopped to vote; zero: it votes
+	outSince  time.Time // when it stopped to vote, if it does not vote
 	warned    bool      // this process has warned that the node does not vote
 	expelled  bool      // the clock was wrong, and the node's marker does not say so yet
 	expelling bool      // the marker is being changed
 }
 
-// standing returns the standing of the node for key.
-func (n *node) standing(key string) *standing {
-	if !n.cluster {
-		return &n.single
-	}
-	slot := redisstore.SlotOf(key)
+// standing returns the standing of the node for the keys of the slot. A server has only slot 0.
+func (n *node) standing(slot uint16) *standing {
 	s, ok := n.slots.Load(slot)
 	if !ok {
-		s, _ = n.slots.LoadOrStore(slot, &standing{node: n, marker: markerOfSlot(slot)})
+		marker := redisstore.NodeKey
+		if n.cluster {
+			marker += ":" + redisstore.TagOfSlot(slot)
+		}
+		s, _ = n.slots.LoadOrStore(slot, &standing{node: n, marker: marker})
 	}
 	return s.(*standing)
 }
 
-func markerOfSlot(slot uint16) string {
-	return redisstore.NodeKey + ":" + redisstore.TagOfSlot(slot)
-}
-
-// standings yields the standings of the node that are in use.
-func (n *node) standings(yield func(*standing) bool) {
+// slotOf returns the slot of key, whose marker counts at this node.
+func (n *node) slotOf(key string) uint16 {
 	if !n.cluster {
-		yield(&n.single)
-		return
+		return 0
 	}
-	n.slots.Range(func(_, s any) bool { return yield(s.(*standing)) })
+	return redisstore.SlotOf(key)
 }
 
 // mayAsk returns nil if the node may be asked for its vote. The result checks is true if the request
@@ -63,34 +59,31 @@ func (s *standing) mayAsk() (checks bool, err error) {
 	defer s.mu.Unlock()
 	if s.expelled {
 		s.expelLocked()
-		return false, (&notVoting{state: store.NodeClock, text: textStepped}).refusal()
+		return false, s.node.quorum.errStepped()
 	}
 	return s.reason != nil || time.Since(s.checkedAt) > s.node.quorum.quarantine(), nil
 }
 
 // record records the end of a request for a vote, or of a look. The parameter checked is true if a
-// request has looked at the node's policy.
+// request has looked at the node's policy. A state that does not end by itself is reported at once,
+// and any other state when it should have ended.
 func (s *standing) record(checked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil {
-		if checked {
-			s.checkedAt = time.Now()
-		}
-		if s.warned {
-			s.node.warn("node-returned", "the node votes again")
-		}
-		s.reason, s.outSince, s.warned = nil, time.Time{}, false
-		return
-	}
-	if s.reason = err; s.outSince.IsZero() {
+	if s.reason == nil {
 		s.outSince = time.Now()
 	}
-	// Warn at once of a state that does not end by itself. Warn of any other state when it should
-	// have ended.
+	s.reason = err
+	if checked && err == nil {
+		s.checkedAt = time.Now()
+	}
 	no, ok := errors.AsType[*notVoting](err)
-	lasts := ok && no.state != store.NodeJoins
-	if !s.warned && (lasts || time.Since(s.outSince) > s.node.quorum.quarantine()) {
+	lasts := ok && no.state != store.NodeJoins || time.Since(s.outSince) > s.node.quorum.quarantine()
+	switch {
+	case err == nil && s.warned:
+		s.warned = false
+		s.node.warn("node-returned", "the node votes again")
+	case err != nil && lasts && !s.warned:
 		s.warned = true
 		s.node.warn("node-out", fmt.Sprintf("the node does not vote, so fewer other nodes may fail: %v", err))
 	}
@@ -106,7 +99,8 @@ func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 		return
 	}
 	for o := range q.eachNode(far) {
-		for s := range o.standings {
+		for _, s := range o.slots.Range {
+			s := s.(*standing)
 			s.mu.Lock()
 			s.expelled = true
 			s.expelLocked()
@@ -137,7 +131,7 @@ func (s *standing) expelLocked() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.expelling, s.expelled = false, err != nil
-		s.reason = (&notVoting{state: store.NodeClock, text: textStepped}).refusal()
+		s.reason = s.node.quorum.errStepped()
 	})
 }
 
@@ -198,24 +192,22 @@ func (v *view) mark(ctx context.Context, s *standing, m marker) (answer string, 
 
 // reason returns why the node with this view does not vote in a quorum with the given settings, or
 // nil if it votes.
-func (q *quorum) reason(v *view, settings string) *notVoting {
+func (q *quorum) reason(v *view, settings string) error {
 	m, ok := parseMarker(v.text)
 	since, _ := strconv.ParseInt(m.since, 10, 64)
 	switch left := time.UnixMicro(since).Sub(v.clock); {
 	case v.id == "-":
-		return &notVoting{state: store.NodeUnsupported, text: "the server does not show its replication ID, so it cannot be a node; check for a proxy between server and client"}
+		return votesNot(store.NodeUnsupported, "the server does not show its replication ID, so it cannot be a node; check for a proxy between server and client")
 	case v.evicts:
-		return errEvicts()
+		return errEvicts
 	case ok && m.settings != settings:
 		return q.errOther(m.settings)
 	case !ok || m.id != v.id:
-		return q.waiting(textForgot, 0)
+		return q.errWaits(0)
 	case m.since == neverSince:
-		e := q.waiting(textStepped, 0)
-		e.state = store.NodeClock
-		return e
+		return q.errStepped()
 	case left > 0:
-		return q.waiting(textForgot, left)
+		return q.errWaits(left)
 	}
 	return nil
 }
@@ -239,25 +231,26 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 	all := make([]store.Node, len(q.nodes))
 	servers := make(map[string]int)
 	for i, n := range q.nodes {
-		v, err := &views[i].value, views[i].err
+		err := views[i].err
+		if err == nil {
+			err = q.outOfPlace(&views[i].value, i, servers)
+		}
 		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes}
 		all[i].Offset, _ = q.clocks.offset(i)
 		if err != nil {
 			all[i].State, all[i].Reason = store.NodeUnreachable, err.Error()
-		} else {
-			err = q.inPlace(v, i, servers)
 		}
 		if no, ok := errors.AsType[*notVoting](err); ok {
-			all[i].State, all[i].Reason, all[i].Left = no.state, no.text, no.left
+			all[i].State, all[i].Left = no.state, no.left
 		}
 		n.shown().record(false, err)
 	}
 	return all, ctx.Err()
 }
 
-// inPlace returns why node i, with the view v, does not vote for this process, or nil if it votes.
+// outOfPlace returns why node i, with the view v, does not vote for this process, or nil if it votes.
 // The parameter servers has the nodes before it, by their identities.
-func (q *quorum) inPlace(v *view, i int, servers map[string]int) error {
+func (q *quorum) outOfPlace(v *view, i int, servers map[string]int) error {
 	if other, twice := servers[v.id]; twice {
 		return errTwice(other)
 	}
@@ -265,23 +258,14 @@ func (q *quorum) inPlace(v *view, i int, servers map[string]int) error {
 	if _, off := q.clocks.offset(i); off > q.skew {
 		return q.errClockOff(i)
 	}
-	settings := q.settings
-	if !q.asks.Load() {
-		settings = q.settingsLike(v.text)
+	if q.asks.Load() {
+		return q.reason(v, q.settings)
 	}
-	if no := q.reason(v, settings); no != nil {
-		return no.refusal()
-	}
-	return nil
+	return q.reason(v, q.settingsLike(v.text))
 }
 
 // shown returns the standing that Nodes shows: of a Cluster, that of the slot in use.
-func (n *node) shown() *standing {
-	if s := n.lastUsed.Load(); s != nil {
-		return s
-	}
-	return &n.single
-}
+func (n *node) shown() *standing { return cmp.Or(n.lastUsed.Load(), n.standing(0)) }
 
 // warn reports a change of the node's standing, with the given code and text.
 func (n *node) warn(code, text string) {
