@@ -103,7 +103,6 @@ func TestAHandlerOfNoRouteDoesNotRunWithoutItsLock(t *testing.T) {
 	}{
 		"default":                  {nil, 404, false, false},
 		"WithNoRoute":              {[]httplock.Option{httplock.WithNoRoute()}, 200, true, false},
-		"WithUnguardedNoRoute":     {[]httplock.Option{httplock.WithUnguardedNoRoute()}, 200, false, true},
 		"WithNoRoute, idempotency": {[]httplock.Option{httplock.WithNoRoute(), httplock.WithStore(idempotency.NewMemory())}, 200, true, false},
 	} {
 		counted := &counter{Observer: &lockertest.Recorder{}}

@@ -67,8 +67,8 @@
 // before the first message until the end. Otherwise the stream acquires the lock when its first
 // message arrives, before the handler receives the message. A method with one request and streamed
 // replies therefore has its lock before the handler runs. A stream whose client sends no message is
-// refused, see [WithUnguardedEmptyStreams]. gRPC's client can repeat a refused stream only if
-// nothing was sent before the refusal.
+// refused with INVALID_ARGUMENT. gRPC's client can repeat a refused stream only if nothing was sent
+// before the refusal.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
 // returns. When the handler returns, the lock is released, even if a goroutine of the handler still

@@ -277,7 +277,6 @@ func TestArgumentsThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
 		"an endless wait": {l, []grpclock.Option{grpclock.WithWait(0)}, "WithWait(0): a wait must have an end"},
 		"a wait of -2":    {l, []grpclock.Option{grpclock.WithWait(-2)}, "WithWait(-2ns)"},
 		"a short TTL":     {l, []grpclock.Option{grpclock.WithTTL(1)}, "WithTTL(1ns)"},
-		"an odd code":     {l, []grpclock.Option{grpclock.WithBusyCode(codes.OK)}, "WithBusyCode(OK)"},
 	} {
 		_, unary := grpclock.UnaryServerInterceptor(tc.locker, grpclock.FromDescriptors(), tc.opts...)
 		_, stream := grpclock.StreamServerInterceptor(tc.locker, grpclock.FromDescriptors(), tc.opts...)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -19,10 +17,7 @@ type config struct {
 	mustBind bool
 	wait     time.Duration
 	ttl      time.Duration
-	busy     codes.Code
 	failOpen bool
-
-	emptyStreams bool
 
 	observe []func(context.Context, *Problem)
 	filters []func(context.Context, string) bool
@@ -30,7 +25,7 @@ type config struct {
 }
 
 func newConfig(what string, opts []Option) (config, error) {
-	c := config{wait: 5 * time.Second, busy: codes.Aborted}
+	c := config{wait: 5 * time.Second}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -48,8 +43,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < time.Millisecond:
 		return fmt.Errorf("WithTTL(%v): the smallest is 1ms; leave it out for the Locker's default", c.ttl)
-	case c.busy != codes.Aborted && c.busy != codes.Unavailable && c.busy != codes.ResourceExhausted:
-		return fmt.Errorf("WithBusyCode(%v): choose Aborted, Unavailable or ResourceExhausted", c.busy)
 	}
 	return nil
 }
@@ -63,11 +56,6 @@ func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 // TTL. Default: the TTL of the Locker, 30 s.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// WithBusyCode sets the code of a call whose lock is busy: Aborted, Unavailable or
-// ResourceExhausted. Default: Aborted, the code for contention. Monitoring counts Unavailable as a
-// failure of the server.
-func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
-
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
 // run at the same time: choose WithFailOpen if an outage is worse than work that runs twice.
 // WithObserve receives each call that runs without a lock. Default: without the lock server, calls
@@ -78,11 +66,6 @@ func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = co
 // second whether the server answers again. Then one call asks for all others, and a grant or a busy
 // lock ends the outage.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
-
-// WithUnguardedEmptyStreams lets the handler of a stream whose client sends no message finish
-// without a lock, if the key needs a message. Observers count each such stream with the result
-// "unguarded". Default: the stream is refused with INVALID_ARGUMENT.
-func WithUnguardedEmptyStreams() Option { return func(c *config) { c.emptyStreams = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call

@@ -165,7 +165,7 @@ var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
 
 // refuse returns the reply to a call whose handler did not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
-	return g.answer(ctx, problem(ctx, c, err, g.busy))
+	return g.answer(ctx, problem(ctx, c, err))
 }
 
 // answer reports p, and returns it as the reply of its call.
@@ -191,9 +191,8 @@ func (g *guard) show(ctx context.Context, p *Problem) {
 	}
 }
 
-// problem returns the Problem for the error of a call whose handler did not run. busy is the code
-// for a busy lock.
-func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
+// problem returns the Problem for the error of a call whose handler did not run.
+func problem(ctx context.Context, c *call, err error) *Problem {
 	// A Locker may fail with a context error of its own. Only the end of the call's context means
 	// that the client has left.
 	if over := ctx.Err(); over != nil && errors.Is(err, over) {
@@ -212,9 +211,6 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 	}
 	for _, r := range replies {
 		if errors.Is(err, r.is) {
-			if r.reason == ReasonBusy {
-				r.code = busy
-			}
 			return r.problem(c, err)
 		}
 	}
@@ -227,7 +223,7 @@ func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error 
 	if !endedEarly(err) {
 		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
 		// written.
-		g.report(ctx, problem(ctx, c, err, g.busy))
+		g.report(ctx, problem(ctx, c, err))
 		return nil
 	}
 	p := overtaken.problem(c, err)

@@ -1,7 +1,6 @@
 package grpclock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -268,27 +267,14 @@ func (s *guardedStream) RecvMsg(m any) error {
 	switch {
 	case asked:
 		return err
-	case err != nil:
-		return s.empty(err)
+	case err != nil: // otherwise a client could choose that the handler finishes without its lock
+		return s.refuse(errNoMessage)
 	}
 	s.call.req = m
 	return s.acquire()
 }
 
 var errNoMessage = fmt.Errorf("%w: the stream has ended without a message, and its key needs one", locker.ErrInvalidKey)
-
-// empty handles the end of a stream that had no message. Otherwise a client could choose that the
-// handler finishes without its lock.
-func (s *guardedStream) empty(end error) error {
-	if !s.guard.emptyStreams {
-		return s.refuse(errNoMessage)
-	}
-	s.guard.event(s.base, cmp.Or(s.call.method.rule.Name, unnamed), eventUnguarded, 0)
-	if err := s.goWithout(); err != nil {
-		return err
-	}
-	return end
-}
 
 // SendMsg sends a message. When the lock is lost, SendMsg returns although the client has not read.
 func (s *guardedStream) SendMsg(m any) error {

@@ -75,7 +75,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	if m.failOpen {
 		m.breaker = breaker.New(l)
 	}
-	m.keeper = idempotency.Keeper{Locker: m.locker, Store: cfg.store, Lifetime: cfg.keep, FinishWithin: cfg.finishWithin}
+	m.keeper = idempotency.Keeper{Locker: m.locker, Store: cfg.store, Lifetime: cfg.keep}
 	return m, nil
 }
 
@@ -136,8 +136,8 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	out := watch(w)
-	if m.noRoute != lockNoRoute && m.reader.Routed != nil && !m.reader.Routed(r) {
-		m.unrouted(out, r, next)
+	if !m.noRoute && m.reader.Routed != nil && !m.reader.Routed(r) {
+		m.refuseUnrouted(r)
 		return
 	}
 	if !m.streamed {
@@ -206,14 +206,9 @@ func (m *middleware) unguarded(out response, r *http.Request, next http.Handler,
 	next.ServeHTTP(out, r)
 }
 
-// unrouted handles a request without a route. Without an option, no handler runs, because it would
-// run without its lock, and the framework answers. So a 404 stays a 404.
-func (m *middleware) unrouted(out response, r *http.Request, next http.Handler) {
-	if m.noRoute == unguardedNoRoute {
-		m.event(r, eventUnguarded, 0)
-		next.ServeHTTP(out, r)
-		return
-	}
+// refuseUnrouted refuses a request without a route. No handler runs, because it would run without its
+// lock, and the framework answers. So a 404 stays a 404.
+func (m *middleware) refuseUnrouted(r *http.Request) {
 	m.report(r, reply{status: http.StatusNotFound, code: CodeNoRoute, title: "There is no such route"}.problem(errNoRoute))
 }
 

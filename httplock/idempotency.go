@@ -38,7 +38,7 @@ import (
 //	while the Store is unavailable      503  answers-unavailable: nothing was done
 //
 // If the client leaves, the handler continues. Its context ends with the lock, and at the latest 1
-// min after the client has left ([WithFinishWithin]). So a retry gets the answer of the finished
+// min after the client has left. So a retry gets the answer of the finished
 // work.
 //
 // A response is stored for 24 h ([WithLifetime]). A response with the status 5xx, 408, 425 or 429,
@@ -156,7 +156,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 // again.
 func (m *middleware) repliedPast(out response, r *http.Request) idempotency.Outcome {
 	succeeded := m.escaped(out, r)
-	return idempotency.Outcome{Keep: m.storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
+	return idempotency.Outcome{Keep: storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
 }
 
 // lossKey finds where a lock inside of NewIdempotency tells that it was lost. The pointer is
@@ -183,7 +183,7 @@ func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.O
 		answers = succeeded
 	}
 	out := idempotency.Outcome{
-		Keep:     answers && m.storable(h.Status(), h.header),
+		Keep:     answers && storable(h.Status(), h.header),
 		DoneOnly: h.over || lost != nil && !h.Written(), // only the framework may know the response
 		Failed:   !succeeded,
 	}
@@ -193,7 +193,7 @@ func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.O
 	return out
 }
 
-// storable is the default of WithStorable.
+// storable reports whether a response is stored: not one that says that another attempt may succeed.
 func storable(status int, h http.Header) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:

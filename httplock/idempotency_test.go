@@ -306,8 +306,7 @@ func TestTheSameRequestFromManyClientsRunsOnceOnRedis(t *testing.T) {
 func TestAStoreServesKeysOfItsOwn(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	h := httplock.MustNew(l, "payment:{body.request}", httplock.WithStore(idempotency.NewMemory()), httplock.WithLifetime(time.Hour),
-		httplock.WithStorable(func(int, http.Header) bool { return true }))(numbered(&runs))
+	h := httplock.MustNew(l, "payment:{body.request}", httplock.WithStore(idempotency.NewMemory()), httplock.WithLifetime(time.Hour))(numbered(&runs))
 	for range 2 {
 		if w := send(t.Context(), h, "POST", "/", `{"request": 7}`); w.Body.String() != `run 1 of {"request": 7}` {
 			t.Errorf("%s", w.Body)

@@ -29,11 +29,9 @@ type config struct {
 	keys     []Key // the keys after the first key
 	streamed bool
 
-	store        idempotency.Store
-	finishWithin time.Duration
-	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: content uses its default
-	keep         time.Duration
-	storable     func(status int, h http.Header) bool
+	store    idempotency.Store
+	distinct func(r *http.Request, body []byte) ([]byte, error) // nil: content uses its default
+	keep     time.Duration
 
 	reader    framework.Reader
 	ip        func(*http.Request) string // nil: the reader's
@@ -47,7 +45,7 @@ type config struct {
 	observe   []func(*http.Request, *Problem)
 	succeeded func(r *http.Request, out response) bool
 
-	noRoute noRoute
+	noRoute bool // lock requests that match no route
 	filters []func(*http.Request) bool
 	fixed   []func(*locker.Rule) // changes of a Rule that are the same for every request
 	adjust  []func(*http.Request, *locker.Rule)
@@ -56,10 +54,9 @@ type config struct {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{
-		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour, storable: storable,
+		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour,
 		parts: make(map[string]func(*http.Request) (string, error)), reader: ofNetHTTP,
-		finishWithin: time.Minute,
-		render:       writeProblem, succeeded: func(_ *http.Request, out response) bool {
+		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
 		},
 	}
@@ -85,8 +82,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
 	case c.maxBody < 1:
 		return fmt.Errorf("WithMaxBody(%d): give the number of bytes that may be read, at least 1", c.maxBody)
-	case c.finishWithin < time.Millisecond:
-		return fmt.Errorf("WithFinishWithin(%v): give the time for which a handler may continue, at least 1ms", c.finishWithin)
 	case c.keep < time.Millisecond:
 		return fmt.Errorf("WithLifetime(%v): give the time for which a response is remembered, at least 1ms", c.keep)
 	}
@@ -177,25 +172,11 @@ func WithFilter(guarded func(r *http.Request) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
-// noRoute says what happens to a request without a route.
-type noRoute int
-
-const (
-	refuseNoRoute noRoute = iota
-	lockNoRoute
-	unguardedNoRoute
-)
-
 // WithNoRoute locks requests that match no route, too. Give it to a lock that stands before a
 // handler of gin.Engine.NoRoute or NoMethod, such as a proxy. The key must not have a part
 // {param.NAME}. Default: the handlers behind the lock do not run for such a request, and Gin
 // answers 404 or 405.
-func WithNoRoute() Option { return func(c *config) { c.noRoute = lockNoRoute } }
-
-// WithUnguardedNoRoute runs the handlers of requests that match no route without a lock. Give it to
-// a lock of a whole gin.Engine whose handlers of NoRoute need no lock. Observers count each such
-// request with the result "unguarded". Default: as with [WithNoRoute].
-func WithUnguardedNoRoute() Option { return func(c *config) { c.noRoute = unguardedNoRoute } }
+func WithNoRoute() Option { return func(c *config) { c.noRoute = true } }
 
 // WithErrorHandler makes h write the replies. When h is called, the Retry-After header is already
 // set. h may reply in any form, and writes the status. p marshals to an object of problem+json. If
@@ -292,20 +273,10 @@ func WithStore(store idempotency.Store) Option {
 // WithLifetime sets for how long a response is stored. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return func(c *config) { c.keep = d } }
 
-// WithFinishWithin sets how long a handler under [NewIdempotency] may continue after its client has
-// left. Default: 1 min.
-func WithFinishWithin(d time.Duration) Option { return func(c *config) { c.finishWithin = d } }
-
 // WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key.
 // body is the request's whole body. If distinct returns an error, the request is answered 500.
 // Default: method, path, query, media type and body. Parameters of the type and the boundary of a
 // form do not count, because clients change them when they send a request again.
 func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)) Option {
 	return func(c *config) { c.distinct = distinct }
-}
-
-// WithStorable says which responses are stored. Default: all responses are stored except those with
-// the status 5xx, 408, 425 or 429, or with a Retry-After.
-func WithStorable(storable func(status int, h http.Header) bool) Option {
-	return func(c *config) { c.storable = storable }
 }

@@ -34,7 +34,9 @@ func ExampleNew_options() {
 	observer, err := otellock.New(
 		otellock.WithHoldSpans(),
 		otellock.WithKey(), // only where keys are not personal data
-		otellock.WithSpanAttributes(attribute.String("shop.region", "eu")),
+		otellock.WithSpanAttributes(func(context.Context) []attribute.KeyValue {
+			return []attribute.KeyValue{attribute.String("shop.region", "eu")}
+		}),
 	)
 	if err != nil {
 		log.Fatal(err)

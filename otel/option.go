@@ -29,10 +29,9 @@ type config struct {
 	links     bool
 	salt      []byte
 
-	spanAttributes     []attribute.KeyValue
-	metricAttributes   []attribute.KeyValue
-	spanAttributesFn   func(context.Context) []attribute.KeyValue
-	metricAttributesFn func(context.Context) []attribute.KeyValue
+	serverAttributes []attribute.KeyValue // of every span and every measurement
+	spanAttributes   func(context.Context) []attribute.KeyValue
+	metricAttributes func(context.Context) []attribute.KeyValue
 
 	refused error // the errors of wrong options
 }
@@ -68,11 +67,6 @@ func WithHoldSpans() Option { return func(c *config) { c.holdSpans = true } }
 // hash of the key is exported, see [WithKeySalt].
 func WithKey() Option { return func(c *config) { c.key = true } }
 
-// WithSpanAttributes adds these attributes to every span, from its start. Default: none.
-func WithSpanAttributes(attrs ...attribute.KeyValue) Option {
-	return func(c *config) { c.spanAttributes = append(c.spanAttributes, attrs...) }
-}
-
 // WithServer names the lock server of this Observer, in every span and every measurement: the
 // attribute server.address, and server.port unless port is 0, as OpenTelemetry's conventions for
 // databases name them. address is the host of one server, or your name for a Sentinel, a Cluster or
@@ -84,17 +78,16 @@ func WithServer(address string, port int) Option {
 		if port != 0 {
 			attrs = append(attrs, semconv.ServerPort(port))
 		}
-		WithSpanAttributes(attrs...)(c)
-		WithMetricAttributes(attrs...)(c)
+		c.serverAttributes = attrs
 		c.refuse(address == "" || port < 0 || port > 65535, fmt.Sprintf("WithServer(%q, %d); give a host or a name, and its port or 0", address, port))
 	}
 }
 
-// WithSpanAttributesFn adds the result of f to every span, from its start: for example the tenant
+// WithSpanAttributes adds the result of f to every span, from its start: for example the tenant
 // in ctx. ctx is the caller's context. f is called on the path of every operation, so it must be
 // fast. Default: none.
-func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
-	return func(c *config) { c.spanAttributesFn = f }
+func WithSpanAttributes(f func(ctx context.Context) []attribute.KeyValue) Option {
+	return func(c *config) { c.spanAttributes = f }
 }
 
 // WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same
@@ -119,12 +112,12 @@ func WithoutLinks() Option { return func(c *config) { c.links = false } }
 // for nil: slog.Default at the time of the record.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithMetricAttributesFn adds the result of f to every measurement of an operation: for example
+// WithMetricAttributes adds the result of f to every measurement of an operation: for example
 // the route or the tenant in ctx. Each different value makes more time series, so there must be few
 // values. f is called on the path of every operation, so it must be fast. Default: no such
 // attributes, and measuring allocates no memory.
-func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
-	return func(c *config) { c.metricAttributesFn = f }
+func WithMetricAttributes(f func(ctx context.Context) []attribute.KeyValue) Option {
+	return func(c *config) { c.metricAttributes = f }
 }
 
 // refuse records an error with the given text if wrong is true.
@@ -132,9 +125,4 @@ func (c *config) refuse(wrong bool, text string) {
 	if wrong {
 		c.refused = errors.Join(c.refused, errors.New("otellock: "+text))
 	}
-}
-
-// WithMetricAttributes adds these attributes to every measurement. Default: none.
-func WithMetricAttributes(attrs ...attribute.KeyValue) Option {
-	return func(c *config) { c.metricAttributes = append(c.metricAttributes, attrs...) }
 }

@@ -32,7 +32,7 @@ func New(opts ...Option) (locker.Observer, error) {
 		tracer:  cfg.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(Version), trace.WithSchemaURL(schemaURL)),
 	}
 	o.targets.init(cfg)
-	o.everywhere = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(cfg.metricAttributes...))}
+	o.everywhere = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(cfg.serverAttributes...))}
 	o.operations.New = func() any { return newOperation(o) }
 	meter := cfg.meters.Meter(ScopeName, metric.WithInstrumentationVersion(Version), metric.WithSchemaURL(schemaURL))
 	if o.instruments, err = newInstruments(meter); err != nil {
@@ -100,8 +100,8 @@ func (o *observer) now() time.Duration { return time.Since(o.started) }
 // ended.
 func (o *observer) start(ctx context.Context, place int, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	op, around, options := withSpan[place], ctx, t.start[rule.Mode&1]
-	if o.spanAttributesFn != nil {
-		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributesFn(ctx)...))
+	if o.spanAttributes != nil {
+		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributes(ctx)...))
 	}
 	ctx, span := o.tracer.Start(ctx, t.span[place], options...)
 	if !span.IsRecording() {
@@ -123,10 +123,10 @@ func (o *observer) start(ctx context.Context, place int, t *target, rule locker.
 	return ctx, span
 }
 
-// attributes returns the attributes that WithMetricAttributesFn takes from ctx, for measurements.
+// attributes returns the attributes that WithMetricAttributes takes from ctx, for measurements.
 func (o *observer) attributes(ctx context.Context) []attribute.KeyValue {
-	if o.metricAttributesFn == nil {
+	if o.metricAttributes == nil {
 		return nil
 	}
-	return o.metricAttributesFn(ctx)
+	return o.metricAttributes(ctx)
 }

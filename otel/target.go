@@ -105,12 +105,12 @@ type measurement struct {
 
 func newTarget(cfg config, name string) *target {
 	name = printable(name)
-	t := &target{name: name, extra: cfg.metricAttributes, more: make(map[series]*measurement)}
+	t := &target{name: name, extra: cfg.serverAttributes, more: make(map[series]*measurement)}
 	for i, op := range withSpan {
 		t.span[i] = string(op) + " " + name
 	}
 	for mode := range t.start {
-		attrs := append([]attribute.KeyValue(nil), cfg.spanAttributes...)
+		attrs := append([]attribute.KeyValue(nil), cfg.serverAttributes...)
 		attrs = append(attrs, attribute.String(nameKey, name), attribute.String(modeKey, locker.Mode(mode).String()))
 		t.start[mode] = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(attrs...)}
 		t.lock[mode] = t.make(series{mode: modeTexts[mode]})

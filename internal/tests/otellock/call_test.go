@@ -70,10 +70,6 @@ func TestEachReplyOfAGRPCCallAndTheResultThatItLeaves(t *testing.T) {
 			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait},
 			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true,
 		},
-		"busy with another code": {
-			before: occupied, rule: grpclock.Rule{Wait: locker.NoWait}, opts: []grpclock.Option{grpclock.WithBusyCode(codes.Unavailable)},
-			code: codes.Unavailable, reason: grpclock.ReasonBusy, retry: true,
-		},
 		"busy until the wait is over": {
 			before: occupied, rule: grpclock.Rule{Wait: 20 * time.Millisecond},
 			code: codes.Aborted, reason: grpclock.ReasonBusy, retry: true,

@@ -211,7 +211,7 @@ func tenant(ctx context.Context) []attribute.KeyValue {
 
 func TestAttributesComeFromTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithMetricAttributesFn(tenant), otellock.WithSpanAttributesFn(tenant))
+		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithMetricAttributes(tenant), otellock.WithSpanAttributes(tenant))
 		backend := lockertest.NewMemory()
 		l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
 		backend.Occupy("order:42", time.Second)

@@ -336,7 +336,10 @@ func (*picky) Description() string { return "picky" }
 
 func TestASamplerSeesNameAndModeAndDroppedSpansAreStillMeasured(t *testing.T) {
 	var sampler picky
-	tel := newTelemetry(t, &sampler, otellock.WithSpanAttributes(attribute.String("shop", "north")), otellock.WithMetricAttributes(attribute.String("region", "eu")))
+	always := func(name, value string) func(context.Context) []attribute.KeyValue {
+		return func(context.Context) []attribute.KeyValue { return []attribute.KeyValue{attribute.String(name, value)} }
+	}
+	tel := newTelemetry(t, &sampler, otellock.WithSpanAttributes(always("shop", "north")), otellock.WithMetricAttributes(always("region", "eu")))
 	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(tel.observer))
 	if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:42"}, nothing); err != nil {
 		t.Fatal(err)
