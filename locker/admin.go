@@ -224,15 +224,7 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
-	if !e.acquires.Enter() {
-		return nil, &Error{Op: OpInspect, Err: ErrClosed}
-	}
-	defer e.acquires.Leave()
-	nodes, err := e.can.Nodes(ctx)
-	if err != nil {
-		return nodes, &Error{Op: OpInspect, Err: err}
-	}
-	return nodes, nil
+	return inquire(ctx, e, OpInspect, "", func() ([]Node, error) { return e.can.Nodes(ctx) })
 }
 
 // administer makes call, one call about key, and stops waiting for the answer when ctx ends. The
@@ -252,10 +244,8 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
-	select {
-	case <-e.closing:
+	if e.isClosing() {
 		return none, &Error{Op: op, Key: key, Err: ErrClosed}
-	default:
 	}
 	var value T
 	var err error

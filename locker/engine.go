@@ -71,7 +71,7 @@ func newFromStore(s store.Store, opts ...Option) (*Engine, error) {
 
 func newEngine(s store.Store, cfg config) *Engine {
 	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, draining: make(chan struct{}), closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
-	e.cfg.noUnits = noUnits(e.can)
+	e.cfg.permits = e.can.Permits
 	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
@@ -445,8 +445,8 @@ func (w *waiter) isRefused() bool {
 
 // isHolder reports whether the caller's context has a lease of this Engine that has not ended.
 func (w *waiter) isHolder() bool {
-	for h := heldIn(w.ctx); h != nil; h = h.outer {
-		if h.lease != nil && h.lease.engine == w.engine && h.lease.state.endError() == nil {
+	for l := range leasesIn(w.ctx) {
+		if l.engine == w.engine && l.state.endError() == nil {
 			return true
 		}
 	}

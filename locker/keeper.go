@@ -2,7 +2,6 @@ package locker
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"iter"
 	"maps"
@@ -298,11 +297,17 @@ func (k *keeper) send(due []*hold) {
 			holds[i].renewal.unanswered--
 		}
 		k.mu.Unlock()
-		seen := k.collectRenewals(places, holds, claims, grants)
+		observers := k.observeRenewals(places, holds, claims, grants)
 		for _, i := range places {
 			k.applyAnswer(holds[i], grants[i], claims[i], start)
 		}
-		k.notifyRenewals(seen)
+		if len(observers) > 0 {
+			k.engine.calls.Do(func() { // a slow Observer delays no answer
+				for _, call := range observers {
+					call()
+				}
+			})
+		}
 	})
 }
 
@@ -775,19 +780,12 @@ func (h *hold) endAfterSuspension(end, now instant, gain time.Duration) instant 
 	return max(end.plus(-gain), min(end, now.plus(answerAfterSuspension)))
 }
 
-// observedRenewal is what the Observer receives about one renewal.
-type observedRenewal struct {
-	ctx   context.Context
-	rule  Rule
-	event RenewalEvent
-}
-
-// collectRenewals returns what the Observer will receive about renewals, before their answers
-// change the holds. For each index i in places, holds[i] was renewed by claims[i], and grants[i] is
-// the answer. Without an Observer, collectRenewals returns nil. A hold that no Lease uses at the
-// moment is left out.
-func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (events []observedRenewal) {
-	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
+// observeRenewals returns calls of the Observer about renewals, made before their answers change the
+// holds. For each index i in places, holds[i] was renewed by claims[i], and grants[i] is the answer.
+// A hold that no Lease uses at the moment is left out.
+func (k *keeper) observeRenewals(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (calls []func()) {
+	o, ok := k.engine.cfg.observer.(RenewalObserver)
+	if !ok {
 		return nil
 	}
 	k.mu.Lock()
@@ -799,29 +797,13 @@ func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Cla
 			if claims[i].ByHandoff { // an earlier answer may have confirmed the hand-off meanwhile
 				whole = cmp.Or(h.renewal.handoffTTL, whole)
 			}
-			events = append(events, observedRenewal{h.renewal.lease.base, h.renewal.lease.rule, RenewalEvent{
-				Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i]),
-			}})
+			ctx, rule := h.renewal.lease.base, h.renewal.lease.rule
+			event := RenewalEvent{Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i])}
+			calls = append(calls, func() {
+				defer absorb("Renewed")
+				o.Renewed(ctx, rule, event)
+			})
 		}
 	}
-	return events
-}
-
-// notifyRenewals reports the renewals in events to the Observer.
-func (k *keeper) notifyRenewals(events []observedRenewal) {
-	if len(events) == 0 {
-		return
-	}
-	o := k.engine.cfg.observer.(RenewalObserver)
-	k.engine.notifyApart(func() {
-		for _, r := range events {
-			r.notify(o)
-		}
-	})
-}
-
-// notify reports the renewal to the Observer o.
-func (r observedRenewal) notify(o RenewalObserver) {
-	defer absorb("Renewed")
-	o.Renewed(r.ctx, r.rule, r.event)
+	return calls
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 )
@@ -105,7 +107,7 @@ func (l *Lease) lose(reason error) bool {
 	if !l.state.end(l.wrap(OpHold, reason)) {
 		return false
 	}
-	l.engine.notifyApart(func() { l.notifyObserver(reason) })
+	l.engine.calls.Do(func() { l.notifyObserver(reason) }) // a slow Observer does not delay the keeper
 	return true
 }
 
@@ -165,6 +167,17 @@ type heldList struct {
 func heldIn(ctx context.Context) *heldList {
 	h, _ := ctx.Value(leaseKey{}).(*heldList)
 	return h
+}
+
+// leasesIn returns the leases in the list of ctx, the innermost first.
+func leasesIn(ctx context.Context) iter.Seq[*Lease] {
+	return func(yield func(*Lease) bool) {
+		for h := heldIn(ctx); h != nil; h = h.outer {
+			if h.lease != nil && !yield(h.lease) {
+				return
+			}
+		}
+	}
 }
 
 // leaseContext is a context that ends with leases. The keeper's goroutine ends it when a lease is
@@ -239,10 +252,8 @@ func (l *Lease) endOverdue(now instant) {
 // FromContext returns the innermost lease from which ctx was derived: the lease of the [Run] around
 // the caller. Inside a [RunAll], FromContext returns the lease whose key sorts last.
 func FromContext(ctx context.Context) (*Lease, bool) {
-	for h := heldIn(ctx); h != nil; h = h.outer {
-		if h.lease != nil {
-			return h.lease, true
-		}
+	for l := range leasesIn(ctx) {
+		return l, true
 	}
 	return nil, false
 }
@@ -251,13 +262,7 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 // of each [Run] around the caller, and all leases of a [RunAll]. It also returns leases that have
 // been released or lost since.
 func LeasesFromContext(ctx context.Context) []*Lease {
-	var all []*Lease
-	for h := heldIn(ctx); h != nil; h = h.outer {
-		if h.lease != nil {
-			all = append(all, h.lease)
-		}
-	}
-	return all
+	return slices.Collect(leasesIn(ctx))
 }
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its

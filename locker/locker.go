@@ -259,8 +259,9 @@ func (c *config) resolveUnits(r *Rule) error {
 		return fmt.Errorf("%w: Limit is %d; give how many units may be held at once, 1 to %d, or 0 for the Locker's own limit", ErrInvalidRule, r.Limit, mostUnits)
 	case r.Weight < 0:
 		return fmt.Errorf("%w: Weight is %d; give how many units the lease takes, or 0 for one", ErrInvalidRule, r.Weight)
-	case c.noUnits != "":
-		return fmt.Errorf("%w: Limit and Weight %s", ErrUnsupported, c.noUnits)
+	case !c.permits:
+		return fmt.Errorf("%w: Limit and Weight need a Locker of NewSemaphore, on one server: with 3 nodes and a Limit of 2, "+
+			"three holders could each have two of the three votes; with a quorum, lock one of n keys", ErrUnsupported)
 	}
 	r.Limit, r.Weight = cmp.Or(r.Limit, c.limit), cmp.Or(r.Weight, 1)
 	switch {
@@ -272,15 +273,6 @@ func (c *config) resolveUnits(r *Rule) error {
 		return fmt.Errorf("%w: Mode Shared with a Limit; leave Mode out: the Limit says how many may hold the key together", ErrInvalidRule)
 	}
 	return nil
-}
-
-// noUnits returns the reason why a Store with the capabilities can does not allow rules with a
-// Limit, or "" if it does.
-func noUnits(can store.Capabilities) string {
-	if can.Permits {
-		return ""
-	}
-	return "need a Locker of NewSemaphore, on one server: with 3 nodes and a Limit of 2, three holders could each have two of the three votes; with a quorum, lock one of n keys"
 }
 
 // leaseTTL returns the TTL that an acquire asks for. This TTL is at least KeepFor, which must

@@ -201,11 +201,6 @@ func finish(end func(Outcome), o Outcome) {
 	}
 }
 
-// notifyApart makes f call the Observer on a goroutine of its own. It is for the goroutines that a
-// slow Observer must not delay: the keeper has the deadlines of other leases, and others deliver
-// the answers to other calls.
-func (e *Engine) notifyApart(f func()) { e.calls.Do(f) }
-
 // absorb is deferred around each call of an Observer, and around the end of a context. A panic is
 // logged, and the operation continues. Without absorb, the panic could end an Acquire that has just
 // got a lease, and the Engine would renew this lease although it has no holder. On a goroutine of

@@ -29,8 +29,8 @@ type config struct {
 	metadata    func(context.Context) string
 	queue       bool
 	handoffs    int
-	limit       int    // the units of a key; 0: the Locker is no semaphore
-	noUnits     string // why no Rule may have a Limit; "": Rules may have a Limit
+	limit       int  // the units of a key; 0: the Locker is no semaphore
+	permits     bool // Rules may have a Limit
 
 	nodeTimeout time.Duration
 

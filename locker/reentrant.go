@@ -177,10 +177,9 @@ func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
 // itself is refused, as on every Locker that is not reentrant.
 func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease, error) {
 	var beside *Lease
-	for h := heldIn(ctx); h != nil; h = h.outer {
-		l := h.lease
+	for l := range leasesIn(ctx) {
 		switch {
-		case l == nil || l.part == nil || l.part.family.locker != p.families || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
+		case l.part == nil || l.part.family.locker != p.families || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
 		case !p.reentrant && l.rule.Key == rule.Key && l.state.endError() == nil:
 			if l.rule.Limit > 0 && rule.Limit > 0 {
 				return nil, nil // a semaphore: the caller takes further units with a permit of its own

@@ -50,13 +50,8 @@ func (l *Lease) isOfRequest(ctx context.Context) bool {
 	if !outermost.Is(ctx, l.rule.Key) || l.hold.claim.Key != l.engine.cfg.prefix+l.rule.Key {
 		return false
 	}
-	var first *Lease
-	for h := heldIn(ctx); h != nil; h = h.outer {
-		if h.lease != nil {
-			first = h.lease
-		}
-	}
-	return l == first
+	all := LeasesFromContext(ctx)
+	return len(all) > 0 && l == all[len(all)-1]
 }
 
 // checkNested checks whether the caller's context holds this key already. It refuses an acquire
@@ -67,9 +62,8 @@ func (w *waiter) checkNested() (outer *Lease, err error) {
 		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	units, limit := 0, w.rule.Limit // of a semaphore, where the caller takes further units with a permit of its own
-	for h := heldIn(w.ctx); h != nil; h = h.outer {
-		l := h.lease
-		if l == nil || l.engine != w.engine || l.rule.Key != w.rule.Key || l.state.endError() != nil {
+	for l := range leasesIn(w.ctx) {
+		if l.engine != w.engine || l.rule.Key != w.rule.Key || l.state.endError() != nil {
 			continue
 		}
 		if l.rule.Limit == 0 || w.rule.Limit == 0 {

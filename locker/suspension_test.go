@@ -253,6 +253,7 @@ func TestALastAnswerThatCrossesASuspensionGivesNoSecond(t *testing.T) {
 			<-time.After(10 * time.Millisecond)
 		}
 		store.Fail(locker.OpRenew, errors.New("i/o timeout"))
+		<-time.After(time.Millisecond) // the suspension comes after the send
 		locker.Suspend(e, time.Hour)
 		acquire(t, e, locker.Rule{Key: "b"}) // the keeper looks at the clocks
 		<-time.After(150 * time.Millisecond)
