@@ -5,6 +5,7 @@ import (
 	crand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,11 +70,13 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 	seconds := 0
 	for i := range 200 {
 		ahead := uint64(time.Now().UnixMicro()) + 20_000
-		for _, c := range direct {
-			if err := c.Set(t.Context(), counter, ahead+rand.Uint64N(2000), 0).Err(); err != nil {
+		counters := []uint64{ahead + rand.Uint64N(2000), ahead + rand.Uint64N(2000), ahead + rand.Uint64N(2000)}
+		for i, c := range direct {
+			if err := c.Set(t.Context(), counter, counters[i], 0).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
+		slices.Sort(counters)
 		claim := store.Claim{Key: "a", Owner: crand.Text(), TTL: time.Minute, FenceCount: 64}
 		var g store.Grant
 		for range 2 { // the second call is a repetition, which finds the fence on which the first call has agreed
@@ -82,6 +85,9 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 				t.Fatal(g.State, err)
 			}
 			seconds += g.Rounds - 1
+			if g.Fence <= counters[1] { // two nodes have voted, so the fence is above two counters
+				t.Fatalf("%d: the fence %d, with the counters %d", i, g.Fence, counters)
+			}
 			last, reserved := g.Fence+uint64(g.FenceCount)-1, 0
 			for _, c := range direct {
 				if n, _ := c.Get(t.Context(), counter).Uint64(); n >= last {

@@ -1,64 +1,36 @@
 package quorum_test
 
 import (
-	"context"
 	"os"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/latchkit/latchkit/internal/calls"
-	"github.com/latchkit/latchkit/internal/locktest"
-	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/store"
-	"github.com/latchkit/latchkit/locker"
 )
-
-// straggler is a client whose first release of a vote gets no answer. The server executes this
-// release when the test calls the function in the field late.
-type straggler struct {
-	*redis.Client
-	sha string
-
-	mu     sync.Mutex
-	late   func() error
-	second chan struct{} // closed when the release was repeated
-}
-
-func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
-	args := cmd.Args()
-	if len(args) < 2 || args[0] != "evalsha" || args[1] != any(s.sha) {
-		return s.Client.Process(ctx, cmd)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.late == nil {
-		s.late = func() error { return s.Client.Do(context.Background(), args...).Err() }
-		return os.ErrDeadlineExceeded
-	}
-	err := s.Client.Process(ctx, cmd)
-	select {
-	case <-s.second:
-	default:
-		close(s.second)
-	}
-	return err
-}
 
 // A vote is given back after a lost round. Then the node may vote for the same token again, while
 // the first withdrawal of the old vote is still under way.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
-	servers := enrolled(t, 3)
-	direct := clientsOf(t, servers)
-	if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts["release"]).Err(); err != nil {
-		t.Fatal(err)
-	}
-	slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA("release"), second: make(chan struct{})}
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
+	direct, cs := meddlers(t, enrolled(t, 3))
+	s := quorumStore(cs, nodeTimeout)
 	checkSettled(t, s)
+	var releases atomic.Int32
+	late, second, ran := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	direct[2].setMeddle(func(script string, run func() error) error {
+		if script != "release" {
+			return run()
+		}
+		switch releases.Add(1) {
+		case 1: // the server executes this release later
+			go func() { <-late; ran <- run() }()
+			return os.ErrDeadlineExceeded
+		case 2:
+			defer close(second)
+		}
+		return run()
+	})
 
 	const foreign = "somebody else"
 	for _, c := range direct[:2] {
@@ -70,7 +42,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
 		t.Fatalf("%v %v while two nodes are taken", g.State, err)
 	}
-	<-slow.second
+	<-second
 	if err := direct[0].Del(t.Context(), "a").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +50,8 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 		g, err := s.Acquire(t.Context(), claim)
 		return err == nil && g.State == store.Granted
 	})
-	if err := slow.late(); err != nil {
+	close(late)
+	if err := <-ran; err != nil {
 		t.Fatal(err)
 	}
 	if direct[2].Exists(t.Context(), "a").Val() != 1 {
@@ -133,34 +106,26 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	}
 }
 
-// latecomer is a client that sends its request for a vote only when the channel late is closed.
-type latecomer struct {
-	*redis.Client
-	sha   string
-	asked chan struct{}
-	late  chan struct{}
-}
-
-func (l *latecomer) Process(ctx context.Context, cmd redis.Cmder) error {
-	if args := cmd.Args(); len(args) > 1 && args[0] == "evalsha" && args[1] == any(l.sha) {
-		close(l.asked)
-		<-l.late
-	}
-	return l.Client.Process(ctx, cmd)
+// comesLate holds the request for a vote back until the channel late is closed. The channel asked is
+// closed when the request has come.
+func comesLate(m *meddler) (asked, late chan struct{}) {
+	asked, late = make(chan struct{}), make(chan struct{})
+	m.setMeddle(func(script string, run func() error) error {
+		if script == "vote" {
+			close(asked)
+			<-late
+		}
+		return run()
+	})
+	return asked, late
 }
 
 // Two nodes have granted and released the lease when Close begins. The vote of the third node is
 // still on its way.
 func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
-	servers := enrolled(t, 3)
-	direct := servers[2].Client(t)
-	if err := direct.Do(t.Context(), "script", "load", quorum.ScriptTexts["vote"]).Err(); err != nil {
-		t.Fatal(err)
-	}
-	slow := &latecomer{
-		Client: servers[2].Client(t), sha: scriptSHA("vote"), asked: make(chan struct{}), late: make(chan struct{}),
-	}
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, nodeTimeout)
+	ms, cs := meddlers(t, enrolled(t, 3))
+	asked, late := comesLate(ms[2])
+	s := quorumStore(cs, nodeTimeout)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatalf("%v %v", g.State, err)
@@ -168,7 +133,7 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
 		t.Fatalf("%v %v", g.State, err)
 	}
-	<-slow.asked
+	<-asked
 	closed := make(chan error, 1)
 	go func() { closed <- s.(calls.Steps).Close(t.Context()) }()
 	select {
@@ -176,72 +141,61 @@ func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 		t.Fatalf("Close returned %v while a vote was on its way", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(slow.late)
+	close(late)
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if direct.Exists(t.Context(), "a").Val() != 0 {
+	if ms[2].Exists(t.Context(), "a").Val() != 0 {
 		t.Error("the late vote keeps the key until the lease's end")
 	}
-}
-
-// deafNode is a client that loses the first requests of one script.
-type deafNode struct {
-	*redis.Client
-	sha  string
-	lose atomic.Int32 // number of requests that are still to be lost
-}
-
-func (d *deafNode) Process(ctx context.Context, cmd redis.Cmder) error {
-	if args := cmd.Args(); len(args) > 1 && args[0] == "evalsha" && args[1] == any(d.sha) && d.lose.Add(-1) >= 0 {
-		cmd.SetErr(os.ErrDeadlineExceeded)
-		return os.ErrDeadlineExceeded
-	}
-	return d.Client.Process(ctx, cmd)
 }
 
 // The third vote of a holder comes while an operator revokes the lease, and another node misses the
 // revocation. These two votes must not keep the lease alive.
 func TestAVoteThatComesDuringARevocationKeepsNoLease(t *testing.T) {
 	servers := enrolled(t, 3)
-	for _, script := range []string{"vote", "release"} {
-		for _, c := range clientsOf(t, servers) {
-			if err := c.Do(t.Context(), "script", "load", quorum.ScriptTexts[script]).Err(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	slow := &latecomer{
-		Client: servers[2].Client(t), sha: scriptSHA("vote"), asked: make(chan struct{}), late: make(chan struct{}),
-	}
-	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, lawPatience)
+	ms, cs := meddlers(t, servers)
+	asked, late := comesLate(ms[2])
+	s := quorumStore(cs, lawPatience)
 	checkSettled(t, s)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
 	g, err := s.Acquire(t.Context(), claim)
 	if err != nil || g.State != store.Granted {
 		t.Fatalf("%v %v", g.State, err)
 	}
-	<-slow.asked
+	<-asked
 
-	deaf := &deafNode{Client: servers[0].Client(t), sha: scriptSHA("release")}
-	deaf.lose.Store(1)
-	held := &locktest.HeldBack{Client: servers[2].Client(t), Gate: make(chan struct{}), Arrived: new(sync.WaitGroup), SHA: scriptSHA("release")}
-	held.Arrived.Add(1)
-	operator := quorumStore([]locker.Client{deaf, servers[1].Client(t), held}, lawPatience)
+	operators, cs := meddlers(t, servers)
+	var missed atomic.Bool
+	operators[0].setMeddle(func(script string, run func() error) error {
+		if script == "release" && missed.CompareAndSwap(false, true) {
+			return os.ErrDeadlineExceeded
+		}
+		return run()
+	})
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	operators[2].setMeddle(func(script string, run func() error) error {
+		if script == "release" {
+			close(arrived)
+			<-gate
+		}
+		return run()
+	})
+	operator := quorumStore(cs, lawPatience)
 	checkSettled(t, operator)
 	revoked := make(chan error, 1)
 	go func() {
 		_, err := store.CapabilitiesOf(operator).Revoke(t.Context(), "a", g.Fence, "stuck")
 		revoked <- err
 	}()
-	held.Arrived.Wait() // the operator has seen two votes, and its call to the third node is on its way
-	close(slow.late)
+	<-arrived // the operator has seen two votes, and its call to the third node is on its way
+	close(late)
 	checkHeldByAll(t, servers[2:], "a")
-	close(held.Gate)
+	close(gate)
 	if err := <-revoked; err != nil {
 		t.Fatal(err)
 	}
-	if deaf.lose.Load() != 0 {
+	if !missed.Load() {
 		t.Fatal("no node has missed the revocation")
 	}
 	if gs, err := s.Renew(t.Context(), []store.Claim{claim}); err != nil || gs[0].State != store.Revoked {

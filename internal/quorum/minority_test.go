@@ -13,7 +13,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -71,26 +70,6 @@ func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all goroutines have ended", func() bool { return len(goroutines()) == 0 })
-}
-
-func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	l, err := locker.NewRedlock(clients(clientsOf(t, servers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
-	servers[2].Pause()
-	release(t, acquire(t, l, locker.Rule{Key: "a"}))
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	locktest.Back(t, 300*time.Millisecond, "Close", func() {
-		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("close: %v, although a node has not confirmed", err)
-		}
-	})
-	servers[2].Resume()
 }
 
 // A server that is down misses releases. Its leases are lost with its data, or will expire, so

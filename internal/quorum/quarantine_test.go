@@ -164,21 +164,6 @@ func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 	release(t, acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second}))
 }
 
-// A server and its replica are not two nodes: only one of them may vote.
-func TestAServerAndItsReplicaAreNoTwoNodes(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	replica := redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(servers[0].Port()), "--repl-diskless-sync-delay", "0")
-	copied := replica.Client(t)
-	eventually(t, "the replica is in step", func() bool {
-		return strings.Contains(copied.Info(t.Context(), "replication").Val(), "master_link_status:up")
-	})
-	l := newRedlock(t, clients([]*redis.Client{servers[0].Client(t), copied, deadNode(t)}), locker.WithNodeTimeout(100*time.Millisecond))
-	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 200 * time.Millisecond})
-	wantErr(t, err, "a", locker.ErrQuorum)
-	wantNot(t, err, locker.ErrBusy)
-}
-
 // New servers wait as if they had lost all leases. The wait is that of the nodes: a process that
 // lives for a moment begins it, and another one finds it over.
 func TestNewServersVoteAfterTheirWait(t *testing.T) {

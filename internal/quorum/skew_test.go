@@ -2,7 +2,6 @@ package quorum_test
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -69,76 +67,6 @@ func TestAStepWithinTheSkewEndsNoLease(t *testing.T) {
 			return
 		}
 		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // the pause between two checks
-	}
-}
-
-// If votes have different fences, a second round trip raises them to one fence, which is larger
-// than every fence that a node has given.
-func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	cs := clientsOf(t, servers)
-	recorder := newRounds()
-	l := newRedlock(t, clients(cs), locker.WithObserver(recorder))
-	lease := acquire(t, l, locker.Rule{Key: "a"})
-	release(t, lease)
-	if recorder.last() != 1 {
-		t.Errorf("%d round trips, want 1", recorder.last())
-	}
-	ahead := lease.Fence() + 60_000_000
-	for i, c := range cs[:2] { // as if the first two nodes had made grants without the third node
-		if err := c.Set(t.Context(), redisstore.CounterKey("a"), ahead+uint64(i), 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before := lease.Fence()
-	seconds := 0
-	for range 20 {
-		lease = acquire(t, l, locker.Rule{Key: "a"})
-		if lease.Fence() <= before {
-			t.Fatalf("fence %d after %d", lease.Fence(), before)
-		}
-		before = lease.Fence()
-		if recorder.last() > 1 {
-			seconds++
-			shown := 0
-			for _, c := range cs {
-				if strings.Contains(c.Get(t.Context(), "a").Val(), fmt.Sprintf(":%d:", before)) {
-					shown++
-				}
-			}
-			if shown < 2 {
-				t.Errorf("the fence %d lies on %d nodes", before, shown)
-			}
-		}
-		release(t, lease)
-	}
-	if seconds == 0 || before <= ahead {
-		t.Errorf("%d second rounds; fence %d, a node was at %d", seconds, before, ahead)
-	}
-}
-
-func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	cs := clientsOf(t, servers)
-	wrong := &wrongClock{Client: cs[0]}
-	wrong.offset.Store(int64(time.Hour))
-	l := newRedlock(t, []locker.Client{wrong, cs[1], cs[2]}, locker.WithNodeTimeout(100*time.Millisecond))
-	release(t, acquire(t, l, locker.Rule{Key: "warm", Wait: 5 * time.Second}))
-	eventually(t, "an answer has another time", func() bool {
-		release(t, acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second}))
-		return wrong.changed.Load() > 0
-	})
-	servers[2].Kill() // now a quorum needs the vote of the first node
-	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
-	wantErr(t, err, "b", locker.ErrQuorum)
-	if text := err.Error(); !strings.Contains(text, "clock differs by 1h0m") && !strings.Contains(text, "clock differs by 59m") &&
-		!strings.Contains(text, "clock was wrong") && !strings.Contains(text, "may have forgotten") { // the first reading was an answer that wrongClock does not change
-		t.Error(err)
-	}
-	for i := range 2 {
-		waitUntilEmpty(t, servers[i])
 	}
 }
 
