@@ -1,6 +1,6 @@
-// Package httplock guards net/http handlers with locks, for ServeMux, chi and other routers that
-// use net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
-// contrib/fiberlock, because their handlers return errors.
+// Package httplock guards net/http handlers with locks, for ServeMux, chi, gorilla/mux, go-zero,
+// Kratos, huma and other routers that use net/http. Echo 4 and Fiber 3 have packages of their own,
+// contrib/echolock and contrib/fiberlock, because their handlers return errors.
 //
 //	mux.Handle("POST /orders/{id}/ship", httplock.MustNew(l, "order:{param.id|int}")(ship))
 //
@@ -23,7 +23,7 @@
 // A key is a template of literal text and of parts of the request. Package key describes what keys
 // guarantee. These are the parts:
 //
-//	{param.id}          a parameter of the route's path
+//	{param.id}          a parameter of the route's path, see WithPathValues
 //	{query.page}        a value of the URL's query
 //	{header.X-Tenant}   a header
 //	{cookie.session}    a cookie

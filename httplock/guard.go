@@ -111,3 +111,13 @@ func braced(path string) (names []string) {
 	}
 	return names
 }
+
+// afterColons returns the parameters of a path such as "/orders/:id".
+func afterColons(path string) (names []string) {
+	for part := range strings.SplitSeq(path, "/") {
+		if name, ok := strings.CutPrefix(part, ":"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -57,8 +57,15 @@ func chosen(part key.Ref) bool {
 }
 
 func (c *config) bindParam(name string) (read, error) {
+	param := c.reader.Sources.Param
+	if values := c.pathValue; values != nil {
+		param = func(r *http.Request, name string) (value string, declared bool) {
+			value, declared = values(r)[name]
+			return value, declared
+		}
+	}
 	return func(_ context.Context, r *http.Request) (string, error) {
-		value, declared := c.reader.Sources.Param(r, name)
+		value, declared := param(r, name)
 		if !declared {
 			return "", fmt.Errorf("%w: the route has no parameter %q", locker.ErrInvalidRule, name)
 		}

@@ -147,6 +147,22 @@ func TestAParameterThatThePatternLacksIsTheProgramsMistake(t *testing.T) {
 	}
 }
 
+// Some routers keep the values of a path for themselves, as gorilla/mux and go-zero do.
+func TestAParameterIsReadAsTheRouterGivesIt(t *testing.T) {
+	vars := func(r *http.Request) map[string]string {
+		return map[string]string{"order": r.URL.Query().Get("order"), "empty": ""}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42?order=043", http.NoBody)
+	if got, w := keyOf(t, r, "order:{param.order|int}", httplock.WithPathValues(vars)); got != "order:43" {
+		t.Errorf("key %q, %d %s", got, w.Code, w.Body)
+	}
+	for k, status := range map[httplock.Key]int{"order:{param.id}": http.StatusInternalServerError, "order:{param.empty}": http.StatusBadRequest} {
+		if got, w := keyOf(t, r, k, httplock.WithPathValues(vars)); w.Code != status {
+			t.Errorf("%s: key %q, %d %s", k, got, w.Code, w.Body)
+		}
+	}
+}
+
 // The text of a form can also be valid JSON. If keys were read from forms, such a form could lock
 // one article and sell another article.
 func TestAKeyReadsJSONTypesOnly(t *testing.T) {

@@ -34,7 +34,8 @@ type config struct {
 	keep     time.Duration
 
 	reader    framework.Reader
-	ip        func(*http.Request) string // nil: the reader's
+	pathValue func(*http.Request) map[string]string // nil: the reader's
+	ip        func(*http.Request) string            // nil: the reader's
 	maxBody   int64
 	bodyTypes []string
 	secret    []byte
@@ -149,6 +150,19 @@ func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	return func(c *config) {
 		c.parts = maps.Clone(c.parts)
 		c.parts[name] = value
+	}
+}
+
+// WithPathValues sets how {param.NAME} is read, for routers that do not set the path values of
+// net/http: mux.Vars of gorilla/mux, which Kratos uses too, and pathvar.Vars of go-zero. A
+// parameter that the function values does not return is missing in the route, and the request is
+// answered 500, lock-misconfigured. With this option, the paths of [FromRules] may also have their
+// parameters after colons, as go-zero's have. Default: http.Request.PathValue.
+func WithPathValues(values func(r *http.Request) map[string]string) Option {
+	return func(c *config) {
+		if !c.refuse(values == nil, "WithPathValues: the function is nil; give the one of your router, such as mux.Vars") {
+			c.pathValue = values
+		}
 	}
 }
 

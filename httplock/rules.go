@@ -203,6 +203,9 @@ func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (func(htt
 func possible(m *middleware, route string) error {
 	method, path, _ := strings.Cut(route, " ")
 	declared := m.reader.Params(path)
+	if m.pathValue != nil {
+		declared = append(declared, afterColons(path)...)
+	}
 	for _, part := range m.template.Parts() {
 		switch {
 		case part.Source == "param" && !slices.Contains(declared, part.Name):

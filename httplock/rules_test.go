@@ -52,6 +52,18 @@ func TestARuleGuardsTheHandlerOfItsRoute(t *testing.T) {
 	}
 }
 
+func TestParametersAfterColonsNeedPathValues(t *testing.T) {
+	l := lockerFunc(func(locker.Rule) error { return nil })
+	rules := httplock.Rules{"POST /orders/:id/files/{file}": {Keys: []httplock.Key{"order:{param.id}", "file:{param.file}"}}}
+	vars := httplock.WithPathValues(func(*http.Request) map[string]string { return nil })
+	if _, err := httplock.FromRules(l, rules, vars); err != nil {
+		t.Error(err)
+	}
+	if _, err := httplock.FromRules(l, rules); err == nil || !strings.Contains(err.Error(), "has {param.id}, and the path has only file") {
+		t.Errorf("without WithPathValues: %v", err)
+	}
+}
+
 func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 	_, err := httplock.FromRules(lockerFunc(func(locker.Rule) error { return nil }), httplock.Rules{
 		"POST /a/{id}": {Key: "a:{param.number}"}, "GET /b": {Key: "{body.x}:b"}, "POST /c/{a}/{b}": {Key: "c:{param.b}"},
