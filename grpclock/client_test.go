@@ -137,6 +137,11 @@ func TestACallThatMayHaveHadAnEffectIsNotRetried(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}, codes.Unavailable, 1},
+		"lost, and answered by Status": {func(ctx context.Context, store *lockertest.Memory, _ *locker.Engine) error {
+			store.Steal("order:42")
+			<-ctx.Done()
+			return grpclock.Status(ctx, ctx.Err()) // the error of a database driver
+		}, codes.Aborted, 1},
 		"the control": {func(context.Context, *lockertest.Memory, *locker.Engine) error {
 			return status.Error(codes.Aborted, "of the handler")
 		}, codes.Aborted, 5},

@@ -103,7 +103,8 @@
 // may have had an effect.
 //
 // No status shows the key. Interceptors outside of grpclock's interceptor get a [*Problem], which
-// wraps the Locker's error. [WithObserve] receives every Problem.
+// wraps the Locker's error. [WithObserve] receives every Problem. [Status] gives the same answers to
+// the errors that a handler gets from locks and transactions.
 //
 // # Order
 //

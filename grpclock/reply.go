@@ -170,11 +170,17 @@ func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 
 // answer reports p, and returns it as the reply of its call.
 func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
+	p = p.send(ctx)
+	g.report(ctx, p)
+	return p
+}
+
+// send sets the trailer of p, and returns p.
+func (p *Problem) send(ctx context.Context) *Problem {
 	if p.RetryAfter > 0 {
 		p.RetryAfter = max(p.RetryAfter, shortestFor(ctx))
 	}
 	_ = grpc.SetTrailer(ctx, p.trailer()) // the error is ignored, because it occurs only in tests of the interceptor without a server
-	g.report(ctx, p)
 	return p
 }
 
@@ -218,7 +224,7 @@ func problem(ctx context.Context, c *call, err error) *Problem {
 }
 
 // spoiled handles an error of the lock after the handler has run. If spoiled returns nil, the
-// client gets the handler's reply.
+// client gets the handler's reply. A reply of [Status] knows of the loss, and more about the work.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
 		// The work succeeded, but with Rule.OnceFor it is unknown whether the mark "done" was
@@ -227,6 +233,10 @@ func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error 
 		return nil
 	}
 	p := overtaken.problem(c, err)
+	if said, ok := errors.AsType[*Problem](failure); ok { // by Status
+		g.report(ctx, p)
+		return said
+	}
 	if failure != nil {
 		p.err = errors.Join(err, failure)
 	}

@@ -74,7 +74,8 @@
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply. For loggers,
-// [WithObserve] receives each Problem. The reply and the Problem do not show the key.
+// [WithObserve] receives each Problem. The reply and the Problem do not show the key. [Reply] gives
+// the same replies to the errors that a handler gets from locks and transactions.
 //
 // # Slow clients
 //

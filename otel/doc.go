@@ -47,10 +47,9 @@
 // these requests by name and result. The span around the request, usually the server's, gets the
 // attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result
 // is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
-// lock because the adapter fails open. Otherwise the result is the reason why the request was refused or lost its lock. The reasons are
-// lock_busy, invalid_key, body_too_large, unsupported_media_type, idempotency_key_reused and the
-// other codes of httplock and reasons of
-// grpclock, in lower case.
+// lock because the adapter fails open. Otherwise the result is the reason why the request was refused
+// or lost its lock. The reasons are lock_busy, invalid_key, body_too_large, unsupported_media_type,
+// idempotency_key_reused and the other codes of httplock and reasons of grpclock, in lower case.
 //
 // These are the attributes:
 //
