@@ -25,6 +25,24 @@
 //	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
 //	  --go_out=. --go-grpc_out=. inventory.proto
 //
+// buf needs a copy of that folder in its workspace, and makes no code of the copy, because package
+// lockpb is its code:
+//
+//	mkdir -p third_party && cp -r --no-preserve=mode \
+//	  "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" third_party/latchkit
+//
+//	# buf.yaml
+//	version: v2
+//	modules: [{path: proto}, {path: third_party/latchkit}]
+//	lint: {ignore: [third_party/latchkit]}
+//
+//	# buf.gen.yaml
+//	version: v2
+//	inputs: [{directory: proto}]
+//	plugins:
+//	  - {local: protoc-gen-go, out: gen, opt: paths=source_relative}
+//	  - {local: protoc-gen-go-grpc, out: gen, opt: paths=source_relative}
+//
 // A [RuleMap] has such rules in Go, for methods whose .proto file is not yours. [KeyOf] makes the
 // key with a typed function.
 //
