@@ -64,6 +64,10 @@ func refusedBy(code string, err error) error {
 		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server accepts no more connections; raise its maxclients, or lower PoolSize in the options of its clients (%w)", err)}
 	case redis.IsAuthError(err):
 		return &store.Refusal{UntilRepaired: true, Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
+	// All keys of a script are in one slot, and the script names all of them. So a node that serves
+	// the slot finds them, unless the slot just moves: AWS Serverless says so during spikes.
+	case strings.Contains(err.Error(), "access a non local key"):
+		return &store.Refusal{Temporary: true, Err: movingError{err}}
 	case code != "ERR": // below
 	case forbiddenInScript(err.Error()):
 		return &store.Refusal{Err: forbidden(err)}

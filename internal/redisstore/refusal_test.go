@@ -62,6 +62,24 @@ func TestEveryErrorOfTheServerIsSortedAndNoneIsBusy(t *testing.T) {
 	}
 }
 
+// AWS Serverless moves data under load, and its nodes say so in these words.
+func TestTheWordsForDataThatMovesMakeACallComeAgain(t *testing.T) {
+	for _, text := range []string{
+		"TRYAGAIN Multiple keys request during rehashing of slot",
+		"ERR Script attempted to access a non local key in a cluster node script: abc, on @user_script:1.",
+		"ERR Error running script (call to f_abc): @user_script:12: @user_script: 12: Script attempted to access a non local key in a cluster node",
+	} {
+		err := redisstore.Refused(serverError(text))
+		check(t, text, err, "temporary")
+		if !errors.Is(err, store.ErrMoving) {
+			t.Errorf("%q became %v", text, err)
+		}
+	}
+	if err := redisstore.Refused(serverError("ERR Script attempted to access keys that do not hash to the same slot")); errors.Is(err, store.ErrMoving) {
+		t.Errorf("keys of two slots: %v", err)
+	}
+}
+
 func check(t *testing.T, text string, err error, want string) {
 	t.Helper()
 	got := "unclear"
