@@ -32,9 +32,9 @@ func newLs(to *servers) *cobra.Command {
                       or with --foreign
            free       nobody holds it, and the next waiter is about to
   SINCE    how long ago the key was granted
-  LEFT     until the lease ends, unless its holder renews it; ∞ for a key without a TTL
-  PROCESSES
-           how many processes wait in the queue on the server, each with one request or
+  LEFT     until the lease ends, unless its holder renews it; about 2 s for a moment after a
+           hand-off; ∞ for a key without a TTL
+  WAITERS  how many processes wait in the queue on the server, each with one request or
            with many; callers who wait on unequal terms count once for each kind
   FENCE    the number that show, break and the databases know the holder by
   HOLDER   what the holder says about itself: PROGRAM@HOST:PID, or what locker.WithMetadata says
@@ -197,7 +197,7 @@ func listTable(w io.Writer, locks []lock) error {
 }
 
 // columns has the headings of the columns of ls.
-var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "PROCESSES", "FENCE", "HOLDER"}
+var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
 // cells returns one text for each column of ls: the row of the lock l.
 func (l lock) cells() []string {

@@ -24,12 +24,12 @@ func TestLsAndShow(t *testing.T) {
 			lease := s.lockedAndWaitedFor(t, key)
 			fence := fmt.Sprint(lease.Fence())
 			table := exits(t, 0, s.nodes, "ls", "order:*")
-			checkContains(t, table.out, "KEY", "PROCESSES", key, "exclusive", fence, `holder \x1b[31m7\u009b`)
+			checkContains(t, table.out, "KEY", "WAITERS", key, "exclusive", fence, `holder \x1b[31m7\u009b`)
 			if none := exits(t, 0, s.nodes, "ls", "basket:*"); none.out != "nothing is locked, and nobody waits\n" {
 				t.Errorf("no key matches, and ls says %q", none.out)
 			}
 			shown := exits(t, 0, s.nodes, "show", key)
-			checkContains(t, shown.out, fence, "one caller holds it", fmt.Sprint("waiting processes  ", s.waiters()), `holder \x1b[31m7\u009b`)
+			checkContains(t, shown.out, fence, "one caller holds it", fmt.Sprint("waiters  ", s.waiters()), `holder \x1b[31m7\u009b`)
 
 			lines := exits(t, 0, s.nodes, "ls", key, "--json").out
 			var l lockJSON

@@ -117,10 +117,13 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 		if !l.Since.IsZero() {
 			facts = append(facts, []string{"since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age))})
 		}
-		facts = append(facts, []string{"left", l.remaining() + ", unless it is renewed"}, []string{"fence", l.fence()},
+		facts = append(facts, []string{"left", l.untilEnd()}, []string{"fence", l.fence()},
 			[]string{"holder", orDash(printable(l.Metadata))}, []string{"trace", orDash(traceOf(l.Traceparent))})
 	}
-	tables := []string{grid(append(facts, []string{"waiting processes", strconv.Itoa(l.Waiters)}))}
+	if step := l.nextStep(); step != "" {
+		facts = append(facts, []string{"next step", step})
+	}
+	tables := []string{grid(append(facts, []string{"waiters", strconv.Itoa(l.Waiters)}))}
 	readers := [][]string{{"READER", "PROCESS", "LEFT"}}
 	for i, r := range l.Reading {
 		readers = append(readers, []string{strconv.Itoa(i + 1), processText(r.Process), span(r.Left)})
@@ -170,6 +173,22 @@ func (l lock) explain() string {
 	default:
 		return state + ": one caller holds it"
 	}
+}
+
+// untilEnd says how long the lease lasts. A key without a TTL does not end by itself.
+func (l lock) untilEnd() string {
+	if l.Left < 0 {
+		return "∞: the key has no TTL"
+	}
+	return l.remaining() + ", unless it is renewed"
+}
+
+// nextStep says what an operator does about a key of another program, which latchctl cannot break.
+func (l lock) nextStep() string {
+	if l.state() != "foreign" {
+		return ""
+	}
+	return "GET " + quoted(l.key) + " mostly names the holder; if it is gone, see \"A foreign key without a TTL\" in docs/operations.md"
 }
 
 // traceOf returns the trace id of a traceparent, or "" if it has none. Other programs can write to

@@ -252,7 +252,7 @@ func (w *web) summary() {
 		looked, look = w.looked.Format(time.TimeOnly), span(w.took)
 	}
 	facts := []page.Fact{
-		{Name: "held", Value: strconv.Itoa(held)}, {Name: "waiting processes", Value: strconv.Itoa(waiters)},
+		{Name: "held", Value: strconv.Itoa(held)}, {Name: "waiters", Value: strconv.Itoa(waiters)},
 		{Name: "last full scan", Value: looked}, {Name: "scan time", Value: look},
 	}
 	w.mu.Unlock()

@@ -126,9 +126,12 @@ func describe(l lock) detail {
 	default:
 		add("holder", orDash(printable(l.Metadata)))
 		add("since", l.ago())
-		add("left", l.remaining()+", unless it is renewed")
+		add("left", l.untilEnd())
 		add("fence", l.fence())
 		add("trace", orDash(traceOf(l.Traceparent)))
+	}
+	if step := l.nextStep(); step != "" {
+		add("next step", step)
 	}
 	for i, r := range l.Reading {
 		add("reader "+strconv.Itoa(i+1), fmt.Sprintf("process %s, %s left", processText(r.Process), span(r.Left)))

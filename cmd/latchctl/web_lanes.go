@@ -41,7 +41,8 @@ func (w *web) lookAtBusy(ctx context.Context) {
 }
 
 // busiest returns the keys that have lanes: those with the most waiters, then the oldest leases. A
-// key keeps its lane until it is neither held nor waited for, or much busier keys need the lane.
+// key keeps its lane until it is neither held nor waited for, or much busier keys need the lane. A
+// key for which nobody waits gives its lane to one with waiters.
 func (w *web) busiest() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -60,6 +61,17 @@ func (w *web) busiest() []string {
 		r, ok := rank[key]
 		return !ok || r >= 2*webLanes
 	})
+	waited := 0 // keys with waiters and without a lane
+	for _, l := range locks[:min(webLanes, len(locks))] {
+		if l.Waiters > 0 && !slices.Contains(lanes, l.key) {
+			waited++
+		}
+	}
+	for _, l := range slices.Backward(locks) {
+		if l.Waiters == 0 && len(lanes)+waited > webLanes {
+			lanes = slices.DeleteFunc(lanes, func(key string) bool { return key == l.key })
+		}
+	}
 	for _, l := range locks {
 		if len(lanes) < webLanes && !slices.Contains(lanes, l.key) {
 			lanes = append(lanes, l.key)

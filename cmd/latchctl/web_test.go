@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/page"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -269,4 +270,22 @@ func commandsOf(t *testing.T, c *redis.Client) map[string]float64 {
 		all[name] = calls
 	}
 	return all
+}
+
+// A key for which nobody waits gives its lane to a key with waiters, and the other lanes stay.
+func TestAnIdleLaneYieldsToAKeyWithWaiters(t *testing.T) {
+	t.Parallel()
+	w := &web{page: page.New(page.Config{Lanes: webLanes}), locks: map[string]lock{}}
+	hold := func(key string, age time.Duration, waiters int) {
+		w.locks[key] = lock{key: key, age: age, Info: locker.Info{Held: true, Waiters: waiters}}
+	}
+	for i := range webLanes + 2 {
+		hold(fmt.Sprint("import:", i), time.Hour-time.Duration(i)*time.Minute, 0)
+	}
+	before := slices.Clone(w.busiest())
+	hold("order:40", time.Second, 3)
+	after := w.busiest()
+	if !slices.Contains(after, "order:40") || len(after) != webLanes || !slices.Equal(after[:webLanes-1], before[:webLanes-1]) {
+		t.Errorf("the lanes were %v, and are %v when order:40 has waiters", before, after)
+	}
 }

@@ -35,7 +35,7 @@ type cue struct {
 
 // scenes are in the order of the page.
 var scenes = []*scene{
-	&pausedHolder, &oversell, &killedHolder, &longUpload, &article, &duplicate,
+	&oversell, &pausedHolder, &killedHolder, &longUpload, &article, &duplicate,
 	&transfers, &nested, &inventory, &balance,
 }
 

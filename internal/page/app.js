@@ -485,18 +485,18 @@
       const dl = el("dl");
       for (const [name, v] of d.facts) dl.append(el("dt", name), el("dd", v));
       const parts = [el("h3", d.title), dl];
+      parts.push(el("p", d.queue.length ? `The queue, the next one first${d.more ? ` (${d.more} more are not shown)` : ""}:` : "Nobody waits.", "muted"));
+      const ol = el("ol");
+      for (const w of d.queue) ol.append(el("li", w));
+      parts.push(ol);
       if (d.break) {
         const copy = el("button", "Copy");
         copy.type = "button";
         copy.addEventListener("click", async () => {
           try { await navigator.clipboard.writeText(d.break); copy.textContent = "Copied"; } catch { getSelection().selectAllChildren(detail.querySelector("pre")); }
         });
-        parts.push(el("p", "To take the lease away from this holder, run:", "muted"), el("pre", d.break), copy);
+        parts.push(el("p", "A living holder may go on working. Stop its process first. To take its lease away, run:", "muted"), el("pre", d.break), copy);
       }
-      parts.push(el("p", d.queue.length ? `The queue, the next one first${d.more ? ` (${d.more} more are not shown)` : ""}:` : "Nobody waits.", "muted"));
-      const ol = el("ol");
-      for (const w of d.queue) ol.append(el("li", w));
-      parts.push(ol);
       const had = detail.contains(document.activeElement) && document.activeElement !== detail;
       if (!had) detail.replaceChildren(...parts);
     };

@@ -113,7 +113,7 @@ func expressions(t *testing.T) (all map[string]string) {
 		t.Fatal(err)
 	}
 	all = make(map[string]string)
-	filled := strings.NewReplacer("$__rate_interval", "1m", "$name", ".*")
+	filled := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1m", "$name", ".*")
 	for _, p := range dashboard.Panels {
 		for i, target := range p.Targets {
 			all[fmt.Sprintf("%s (%d)", p.Title, i+1)] = filled.Replace(target.Expr)
@@ -127,8 +127,8 @@ func expressions(t *testing.T) (all map[string]string) {
 
 // soon turns the released alert rules into rules that fire within seconds. Only times and
 // limits differ.
-var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
-	"[1h]", "[20s]", "for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
+var soon = strings.NewReplacer("[2m]", "[20s]", "[5m]", "[20s]", "[15m]", "[20s]", "offset 2m", "offset 20s", "offset 5m", "offset 20s",
+	"offset 15m", "offset 20s", "for: 1m", "for: 0s", "for: 2m", "for: 0s", "for: 3m", "for: 0s", "for: 5m", "for: 0s", "> 10\n", "> 0.2\n")
 
 // The test acquires locks, waits for locks, loses locks and is refused locks. Then every panel
 // shows data. Every alert fires when the test provokes its cause.
