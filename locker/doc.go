@@ -9,19 +9,61 @@
 //		return ship(ctx, 42) // ctx ends if the lock is lost
 //	})
 //
-// A lease is renewed while it is held, and its holder is notified when it is lost. Every grant
-// carries a fence ([Lease.Fence]): a number that only grows. With the fence, a database can refuse
-// the writes of a holder that was paused for too long.
+// A lease is renewed while it is held. Every grant carries a fence ([Lease.Fence]), a number that
+// only grows. With the fence, a database can refuse the writes of a holder that was paused for too
+// long. Without this check, a lease on Redis saves duplicate work, and does not prove exclusion.
 //
-// Without this check in the database, a lease on Redis only saves duplicate work. The lease then
-// excludes other holders only under two conditions: the holder's pauses stay shorter than the
-// lease, and the server loses no data.
+// Waiters queue on the server, and each is notified when its turn comes. A lock is a plain key on
+// Redis, so it excludes other programs that set the same key with SET NX, and they exclude it.
 //
-// Waiters queue on the server, and each waiter is notified when its turn comes. Callers of one
-// process may hand a lease over among themselves, and each caller gets a fence of its own.
-// [WithFair], [WithHandoffs] and [WithoutQueue] change the queue and the hand-over. A lock is a
-// plain key on Redis, so it excludes other libraries that set the same key, and they exclude it.
+// # Which constructor
 //
-// An [Engine] does the waiting, the renewing and the observing for all kinds of lock. Package
-// lockertest has a lock server in memory for tests.
+//   - [Open]: a URL or options of go-redis; the choice for a service.
+//   - [New]: a client that you own and that serves locks only; set its ContextTimeoutEnabled.
+//   - [NewReadWrite]: many readers, or one writer; see Rule.Mode.
+//   - [NewSemaphore]: at most n holders of a key.
+//   - [NewRedlock]: several independent servers, when a failover must lose no lease.
+//   - [NewScriptless]: a server that forbids scripts; without a queue and fences.
+//   - [NewReentrant]: around another Locker; a holder, known by its context, may enter again.
+//   - [NewStriped]: around another Locker; n locks for all keys.
+//
+// Open, New, NewReadWrite and NewSemaphore take one server, a Sentinel set or a Cluster. [RunAll]
+// takes several keys, all or none. Package lead elects leaders, optimistic changes a value without
+// a lock, and lockertest has a lock server in memory for tests.
+//
+// # Defaults
+//
+//   - TTL: 30 s ([WithTTL], Rule.TTL). A lease is renewed after a third of it. When a holder
+//     crashes, the others wait until it is over.
+//   - Wait: until the caller's context ends. [NoWait] waits for no holder.
+//   - Waiters: no limit; see [WithMaxWaiters].
+//   - Order: processes take turns; in a turn, at most 64 callers of one process use a lease one
+//     after the other, for 10 ms ([WithHandoffs]). [WithFair] orders all callers.
+//   - The name of a holder, for errors and operators: program@host:pid; see [WithMetadata].
+//
+// # Errors
+//
+// An error is an [*Error] with the key. Ask with errors.Is:
+//
+//   - [ErrBusy]: another holder has the lock, and nothing was done. Error.RetryAfter estimates when
+//     to come again.
+//   - [ErrTooManyWaiters]: nothing was done; see WithMaxWaiters.
+//   - [ErrDone]: with Rule.OnceFor, the work was done before.
+//   - [ErrUnavailable]: the server did not answer, and nothing was done. With Rule.OnceFor it can
+//     also mean that the work was done, and perhaps not marked.
+//   - [ErrLost]: the lease ended while the work ran, which may be half done. [ErrRevoked], which is
+//     also ErrLost: an operator ended it. [ErrExpired]: Rule.EndAfter was over.
+//   - [ErrSelfDeadlock]: ctx holds this key already; use its lease, or NewReentrant.
+//   - [ErrClosed]: the Locker drains or was closed.
+//   - [ErrInvalidKey], [ErrInvalidRule], [ErrUnsupported]: the Rule can never be granted; [Check]
+//     says so when a program starts.
+//
+// # Shutdown
+//
+// [Drain] refuses waiters and newcomers, with a time to come again, and lets holders finish.
+// [Engine.Close] ends the contexts of all leases, and waits for the functions of Run. A program
+// that ends without Close leaves its keys locked until their TTL is over.
+//
+// docs/deployment.md has the order for each kind of server, docs/guarantees.md what holds under
+// which fault, and docs/options.md the options.
 package locker
