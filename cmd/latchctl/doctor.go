@@ -31,8 +31,8 @@ func newDoctor(to *servers) *cobra.Command {
 It checks the settings with which a server loses locks: version, role, eviction,
 persistence, replicas, clock. It locks a throw-away key, whose name begins with --key,
 as services do, and lets a second caller wait for it. On a quorum it locks no key, and
-says which nodes vote; nodes whose time has come vote again, as at every look of a
-service. It finds locks that never end. Apart from the throw-away key it reads only.
+says which nodes vote. It finds locks that never end. Apart from the throw-away key it
+reads only.
 
 To learn what the user of a service may do, give the user's URL and a key of the service.
 

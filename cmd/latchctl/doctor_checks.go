@@ -134,7 +134,12 @@ func closeSoon(ctx context.Context, e *locker.Engine) {
 
 // votes says which nodes of a quorum vote.
 func (d *doctor) votes(ctx context.Context, cs clients) {
-	nodes, err := d.nodes(ctx, cs)
+	var nodes []store.Node
+	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxSkew(d.skew), locker.WithNodeTimeout(time.Second))
+	if err == nil {
+		defer closeWithin(l, time.Second)
+		nodes, err = l.Nodes(ctx)
+	}
 	if err != nil {
 		d.report("all", bad, "quorum", err.Error(), "correct the list of --node, or bring back the nodes that do not answer")
 		return
@@ -149,16 +154,6 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	if out == 0 {
 		d.report("all", okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
 	}
-}
-
-// nodes returns the nodes of a quorum.
-func (d *doctor) nodes(ctx context.Context, cs clients) ([]store.Node, error) {
-	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxSkew(d.skew), locker.WithNodeTimeout(time.Second))
-	if err != nil {
-		return nil, err
-	}
-	defer closeWithin(l, time.Second)
-	return l.Nodes(ctx)
 }
 
 // leftovers finds locks that never end.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,43 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// change is what the commands that change servers have in common: they look first, say what they
-// would do, and ask.
-type change struct {
-	to            *servers
-	dryRun, yes   bool
-	longest, skew time.Duration
-}
-
-func (ch *change) flags(c *cobra.Command) {
-	c.Flags().BoolVar(&ch.dryRun, "dry-run", false, "look, say what would be done, and change nothing")
-	c.Flags().BoolVar(&ch.yes, "yes", false, "do not ask")
-}
-
-func (ch *change) options() (opts []locker.QuorumOption) {
-	if ch.longest > 0 {
-		opts = append(opts, locker.WithMaxTTL(ch.longest), locker.WithTTL(min(ch.longest, locker.DefaultTTL)))
-	}
-	if ch.skew > 0 {
-		opts = append(opts, locker.WithMaxSkew(ch.skew))
-	}
-	return opts
-}
-
-// agreed reports whether the operator wants the change that was just described, with this question.
-func (ch *change) agreed(c *cobra.Command, question string) (bool, error) {
-	if ch.dryRun {
-		fmt.Fprintln(c.OutOrStdout(), "dry run: nothing was changed")
-		return false, nil
-	}
-	if ch.yes {
-		return true, nil
-	}
-	return true, ask(c, question, "nothing was changed")
-}
-
 func newEnroll(to *servers) *cobra.Command {
-	ch := change{to: to}
+	var yes bool
+	var longest, skew time.Duration
 	c := &cobra.Command{
 		Use:   "enroll",
 		Short: "Make a quorum of new servers, or change the longest TTL of a quorum",
@@ -63,10 +29,13 @@ these processes has ended, and its longest lease is over.
 enroll looks at each server first. It refuses servers that hold leases, and servers that
 were nodes before. All servers must answer. Give the options --max-ttl and --max-skew that
 the services use.`,
-		Example: `  latchctl enroll --node redis://a:6379 --node redis://b:6379 --node redis://c:6379 --dry-run
-  latchctl enroll --node redis://a:6379 --node redis://b:6379 --node redis://c:6379`,
-		Args: exactly(0, "the servers with --node, and no arguments"),
+		Example: `  latchctl enroll --node redis://a:6379 --node redis://b:6379 --node redis://c:6379`,
+		Args:    exactly(0, "the servers with --node, and no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			question := fmt.Sprintf("Make one quorum of these %d servers, which have never held leases, or change its longest TTL? [y/N] ", len(to.urls()))
+			if err := agree(c, yes, question); err != nil {
+				return err
+			}
 			ctx, cancel := to.bound(c.Root().Context())
 			defer cancel()
 			cs, err := to.connect(ctx)
@@ -74,36 +43,36 @@ the services use.`,
 				return err
 			}
 			defer cs.Close()
-			l, err := locker.NewRedlock(cs.forLocker(), ch.options()...)
-			if err != nil {
+			var opts []locker.QuorumOption
+			if longest > 0 {
+				opts = append(opts, locker.WithMaxTTL(longest), locker.WithTTL(min(longest, locker.DefaultTTL)))
+			}
+			if skew > 0 {
+				opts = append(opts, locker.WithMaxSkew(skew))
+			}
+			err = locker.EnrollRedlock(ctx, cs.forLocker(), opts...)
+			switch {
+			case errors.Is(err, locker.ErrQuorum) || ctx.Err() != nil:
+				return overdue(ctx, err)
+			case err != nil: // the list of servers, or an option, is wrong
 				return &exitError{exitUsage, err}
-			}
-			defer closeWithin(l, time.Second)
-			nodes, err := l.Nodes(ctx)
-			if err != nil {
-				return overdue(ctx, err)
-			}
-			rows := [][]string{{"SERVER", "STATE", "REASON"}}
-			for _, n := range nodes {
-				rows = append(rows, []string{printable(withoutPassword(to.urls()[n.Index])), string(n.State), printable(n.Reason)})
-			}
-			if _, err := io.WriteString(c.OutOrStdout(), grid(rows)); err != nil {
-				return err
-			}
-			if ok, err := ch.agreed(c, fmt.Sprintf("Make one quorum of these %d servers, which have never held leases, or change its longest TTL? [y/N] ", len(cs))); !ok || err != nil {
-				return err
-			}
-			if err := locker.EnrollRedlock(ctx, cs.forLocker(), ch.options()...); err != nil {
-				return overdue(ctx, err)
 			}
 			fmt.Fprintf(c.OutOrStdout(), "enrolled: all %d servers vote\n", len(cs))
 			return nil
 		},
 	}
-	ch.flags(c)
-	c.Flags().DurationVar(&ch.longest, "max-ttl", 0, "the longest TTL that any process uses, as WithMaxTTL")
-	c.Flags().DurationVar(&ch.skew, "max-skew", 0, "how far the servers' clocks differ, as WithMaxSkew")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().DurationVar(&longest, "max-ttl", 0, "the longest TTL that any process uses, as WithMaxTTL")
+	c.Flags().DurationVar(&skew, "max-skew", 0, "how far the servers' clocks differ, as WithMaxSkew")
 	return c
+}
+
+// agree asks the operator the question, unless yes says that the answer is known.
+func agree(c *cobra.Command, yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	return ask(c, question, "nothing was changed")
 }
 
 // mostCounterLead is the largest time by which a fence counter may be ahead of the clock.
@@ -112,8 +81,8 @@ the services use.`,
 const mostCounterLead = 2 * time.Second
 
 func newRaiseFence(to *servers) *cobra.Command {
-	ch := change{to: to}
 	var above uint64
+	var ahead, yes bool
 	c := &cobra.Command{
 		Use:   "raise-fence KEY --above F",
 		Short: "Let the fences of a key continue above those of the database",
@@ -125,11 +94,9 @@ raise-fence never lowers a fence, and no command does: a number that is too larg
 So it refuses a fence that is ahead of the server's clock, unless --ahead is given. After a
 loss of data on a server whose clock is behind, --ahead is right; otherwise the number is
 mistyped.`,
-		Example: `  latchctl raise-fence order:42 --above 1790000000000001 --ahead --dry-run
-  latchctl raise-fence order:42 --above 1790000000000001 --ahead`,
-		Args: exactly(1, "one key"),
+		Example: `  latchctl raise-fence order:42 --above 1790000000000001 --ahead`,
+		Args:    exactly(1, "one key"),
 	}
-	var ahead bool
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if above == 0 {
 			return usage("raise-fence: give --above, the largest fence of the key that the database has")
@@ -146,7 +113,7 @@ mistyped.`,
 			if err := showText(c.OutOrStdout(), seen, nil); err != nil {
 				return err
 			}
-			if ok, err := ch.agreed(c, fmt.Sprintf("\nMake the next fence of %s larger than %d? This cannot be undone. [y/N] ", printable(args[0]), above)); !ok || err != nil {
+			if err := agree(c, yes, fmt.Sprintf("\nMake the next fence of %s larger than %d? This cannot be undone. [y/N] ", printable(args[0]), above)); err != nil {
 				return err
 			}
 			ctx, cancel := to.bound(c.Root().Context())
@@ -160,6 +127,6 @@ mistyped.`,
 	}
 	c.Flags().Uint64Var(&above, "above", 0, "the largest fence of the key that the database has")
 	c.Flags().BoolVar(&ahead, "ahead", false, "also raise a fence above the server's clock")
-	ch.flags(c)
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }
