@@ -7,15 +7,16 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// An Engine turns a Store, which knows one kind of lock, into a [Locker]. The Engine makes the tokens, keeps the deadlines,
-// waits, renews, and undoes unclear calls. The Store only makes atomic steps. Make an Engine with
-// [New] or another constructor, share it, and Close it when the service stops.
+// An Engine turns a Store, which only makes atomic steps, into a [Locker]: it makes the tokens,
+// keeps the deadlines, waits, renews, and undoes unclear calls. Make an Engine with [New] or
+// another constructor, share it, and Close it when the service stops.
 type Engine struct {
 	can     store.Capabilities // what the Store can do besides its steps
 	cfg     config
@@ -42,17 +43,12 @@ type Engine struct {
 	draining  chan struct{} // closed when Drain or Close begins
 	shutDoors sync.Once     // closes draining
 	closing   chan struct{} // closed when Close begins
-	closure   closure
+	closes    atomic.Bool   // Close was called
+	closed    chan struct{} // closed when Close has ended
+	closeErr  error         // what Close returned, once closed is closed
 	// The context of calls for which no caller waits. The context ends when Close has ended.
 	background       context.Context
 	cancelBackground context.CancelFunc
-}
-
-// closure is the result of Close, for which all other calls of Close wait.
-type closure struct {
-	once sync.Once
-	over chan struct{} // closed when Close has ended
-	err  error         // what Close returned
 }
 
 // Package store is below this package, so it gets the constructor when the program starts.
@@ -70,7 +66,7 @@ func newFromStore(s store.Store, opts ...Option) (*Engine, error) {
 }
 
 func newEngine(s store.Store, cfg config) *Engine {
-	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, draining: make(chan struct{}), closing: make(chan struct{}), closure: closure{over: make(chan struct{})}}
+	e := &Engine{can: store.CapabilitiesOf(s), cfg: cfg, draining: make(chan struct{}), closing: make(chan struct{}), closed: make(chan struct{})}
 	e.cfg.permits = e.can.Permits
 	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
@@ -93,17 +89,15 @@ func newEngine(s store.Store, cfg config) *Engine {
 var _ Locker = (*Engine)(nil)
 
 // Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, Acquire
-// returns within 250 ms, even while a call to the server hangs: at once, except for a call that
-// runs on this goroutine. [New] says for which clients such a call may take longer. A call without an answer is undone in the background. The end of ctx does
-// not end a lease that was granted. For work that must end with the lease, use [Run] or
-// Lease.Context.
+// returns within 250 ms, even while a call to the server hangs; [New] says for which clients it may
+// take longer. A call without an answer is undone in the background. The end of ctx does not end a
+// lease that was granted. For work that must end with the lease, use [Run] or Lease.Context.
 //
-// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable,
-// ErrUnsupported, ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the
-// error is ctx.Err(), joined with ErrBusy if a holder was seen, and with ErrUnavailable if a
-// call had no answer yet. When ctx comes from a [Run] or a Lease that holds the same key of
-// this Locker, the error is ErrSelfDeadlock. On a semaphore, a nested Acquire takes further units;
-// the error is ErrSelfDeadlock if the caller's own leave too few.
+// The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
+// ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
+// joined with ErrBusy if a holder was seen, and with ErrUnavailable if a call had no answer yet.
+// When ctx comes from a [Run] or a Lease that holds the same key of this Locker, the error is
+// ErrSelfDeadlock; on a semaphore only if the caller's own units leave too few.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	w, err := e.newWaiter(ctx, rule)
 	if err != nil {
@@ -174,31 +168,28 @@ func (w *waiter) report(lease *Lease, err error) (*Lease, error) {
 
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
-// returned, their leases are released and unclear calls are undone. It waits at most until ctx
-// ends, or for 50 ms if ctx ends earlier. If ctx has no deadline, Close waits for the functions of
-// Run as long as they need, and then for answers of the server for at most 5 s, because the server
-// may be gone for good. While Close waits, the leases are renewed. A key that is
-// still held after Close stays locked until its TTL is over. Leases that were taken with Acquire
-// may be released after Close, except on a Locker of Open, whose client Close ends. The client of
-// [Open] is closed. Any other client belongs to the caller and stays open.
+// returned, their leases are released and unclear calls are undone; meanwhile it renews the leases.
+// It waits at most until ctx ends, or for 50 ms if ctx has ended already. If ctx has no deadline,
+// Close waits for the functions of Run as long as they need, and then for answers of the server for
+// at most 5 s. A key that is still held after Close stays locked until its TTL is over. Leases that
+// were taken with Acquire may be released after Close, except on a Locker of [Open], whose client
+// Close ends. Any other client belongs to the caller and stays open.
 //
 // If something was left when the wait ended, the error says what. It is the error of ctx, or
-// ErrUnavailable after these 5 s. A second Close waits for the first Close, and returns the same
+// ErrUnavailable after these 5 s. A second Close waits for the first one, and returns the same
 // error.
 func (e *Engine) Close(ctx context.Context) error {
-	first := false
-	e.closure.once.Do(func() { first = true })
-	if !first {
-		ending, stop := atLeastAMoment(ctx)
-		defer stop()
+	ending, stop := atLeastAMoment(ctx)
+	defer stop()
+	if e.closes.Swap(true) {
 		select {
-		case <-e.closure.over:
-			return e.closure.err
+		case <-e.closed:
+			return e.closeErr
 		case <-ending.Done():
 			return &Error{Op: OpClose, Err: ctx.Err()}
 		}
 	}
-	defer close(e.closure.over)
+	defer close(e.closed)
 	close(e.closing)
 	e.refuseNewcomers()
 	silent := e.post.stop()
@@ -207,8 +198,6 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.endContexts()
 	var err error
 	unfinished := "" // what the error is about
-	ending, stop := atLeastAMoment(ctx)
-	defer stop()
 	await := func(ctx context.Context, what string, wait func(context.Context) error) {
 		if failed := wait(ctx); failed != nil && err == nil {
 			err, unfinished = failed, what
@@ -240,30 +229,19 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	if err != nil {
 		err = cmp.Or(ctx.Err(), fmt.Errorf("%w: no answer within %v", ErrUnavailable, closeWaitsForAnswers))
-		e.closure.err = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
+		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
 	}
-	return e.closure.err
+	return e.closeErr
 }
 
-// atLeastAMoment returns a context that ends with ctx, but not before a moment has passed. What
-// ends at once has ended by then. So a Close whose ctx has ended already, for example by a signal,
-// fails only if something was left.
+// atLeastAMoment returns a context that ends with ctx, or, if ctx has ended already, for example by
+// a signal, after a moment. What ends at once has ended by then, so Close fails only if something
+// was left.
 func atLeastAMoment(ctx context.Context) (ending context.Context, stop func()) {
-	ending, stop = context.WithCancel(context.WithoutCancel(ctx))
-	timer := time.NewTimer(50 * time.Millisecond)
-	go func() {
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ending.Done():
-		}
-		select {
-		case <-ctx.Done():
-			stop()
-		case <-ending.Done():
-		}
-	}()
-	return ending, stop
+	if ctx.Err() == nil {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), 50*time.Millisecond)
 }
 
 // undo repeats the release of ch in the background until it is confirmed or useless.
@@ -346,21 +324,19 @@ func Drain(ctx context.Context, l Locker) error {
 // Drain is the first step of a shutdown. From now on, callers that wait for a lock, and callers
 // that come later, fail with ErrClosed and a RetryAfter. Holders keep their leases and their
 // contexts, and Drain waits until the last of them has released its lease. A caller whose context
-// has a lease of this Locker counts as a holder: it may wait for further locks, because its work
-// could not end without them.
+// has a lease of this Locker counts as a holder: it may wait for further locks.
 //
 // If ctx ends first, the contexts of the leases that are left end with ErrClosed, and Drain returns
-// the error of ctx. The leases are still renewed until they are released. Then call [Engine.Close],
-// which also waits for the functions of [Run], and ends what the Locker does in the background:
+// the error of ctx; the leases are still renewed until they are released. Then call [Engine.Close]:
 //
 //	err := l.Drain(ctx)                          // refuses newcomers; the holders finish
 //	err = errors.Join(err, server.Shutdown(ctx)) // the server sends the last responses
 //	err = errors.Join(err, l.Close(ctx))
 //
-// Each further Drain waits as well, with a ctx of its own; the first ctx that ends is the end of
-// the holders' time. A Close during a Drain ends the contexts of the leases at once, and the Drain
-// with ErrClosed. After Close, Drain returns nil. The lease of a leader (package lead) ends when
-// the ctx of lead.Run does, so end that ctx before.
+// Each further Drain waits as well; the first ctx that ends is the end of the holders' time. A
+// Close during a Drain ends the contexts of the leases at once, and the Drain with ErrClosed. After
+// Close, Drain returns nil. The lease of a leader (package lead) ends when the ctx of lead.Run
+// does, so end that ctx before.
 func (e *Engine) Drain(ctx context.Context) error {
 	e.refuseNewcomers()
 	idle := e.holders.Idle()

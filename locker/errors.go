@@ -92,23 +92,22 @@ func errNil(op Op, key, argument, instead string) error {
 	return &Error{Op: op, Key: key, Err: fmt.Errorf("%w: the %s is nil; give %s", ErrInvalidRule, argument, instead)}
 }
 
-// An Error says which operation failed, on which key, and why. Find an Error with errors.As, as
-// you find an fs.PathError. For the reason, use errors.Is with one of the errors above, such as
-// [ErrBusy]. An Error never contains an owner's token.
+// An Error says which operation failed, on which key, and why. Find it with errors.As, and test for
+// the reason with errors.Is and one of the errors above, such as [ErrBusy]. An Error never contains
+// an owner's token.
 type Error struct {
 	Op  Op
 	Key string
-	// RetryAfter is the time after which another try may succeed. If Rule.KeepFor keeps the key,
-	// RetryAfter is the time for which the key is kept. Otherwise it is an estimate of at most 2 s,
-	// to which up to a quarter is added as jitter. The estimate uses how long the holder has held
-	// the key, how long leases with this Rule.Name were held in this process, and the place in the
-	// queue. RetryAfter is at least 1 ms with ErrBusy and ErrTooManyWaiters, 1 s when Acquire fails
-	// with ErrClosed, and 0 with all other errors.
+	// RetryAfter is the time after which another try may succeed. If Rule.KeepFor keeps the key, it
+	// is the time for which the key is kept. Otherwise it is an estimate of at most 2 s, to which
+	// up to a quarter is added as jitter, from how long the holder has held the key, how long
+	// leases with this Rule.Name were held in this process, and the place in the queue. RetryAfter
+	// is at least 1 ms with ErrBusy and ErrTooManyWaiters, 1 s when Acquire fails with ErrClosed,
+	// and 0 with all other errors.
 	RetryAfter time.Duration
-	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
-	// [Rule.Metadata] or [WithMetadata]. HolderMetadata is set with ErrBusy if the holder has
-	// metadata and the Locker can read it. Readers have the metadata of the first of them, and the
-	// holders of a semaphore have none.
+	// HolderMetadata is the metadata of the holder that the acquire saw last ([Rule.Metadata] or
+	// [WithMetadata]), with ErrBusy, as far as the Locker can read it. Readers have the metadata of
+	// the first of them, and the holders of a semaphore have none.
 	HolderMetadata string
 	Err            error
 
@@ -127,8 +126,8 @@ type blocked struct {
 
 // Error returns, for example, "latchkit: acquire order:42: another holder has the lock:
 // report@pod-7f9c:1, fence 1795000000000000, for 2m3s, 5 wait (retry after 1.2s); latchctl show
-// order:42". What the Locker does not know about the holder is left out. The text is for operators.
-// To a client that may not see the key and the holder, show Err.
+// order:42", without what the Locker does not know. The text is for operators. To a client that may
+// not see the key and the holder, show Err.
 func (e *Error) Error() string {
 	text := "latchkit: " + string(e.Op)
 	if e.Key != "" {

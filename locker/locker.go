@@ -12,30 +12,27 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// A Locker turns a [Rule] into a [Lease]. The constructors of this package return Lockers. A
-// Locker is safe for concurrent use.
+// A Locker turns a [Rule] into a [Lease]. The constructors of this package return Lockers. A Locker
+// is safe for concurrent use.
 type Locker interface {
-	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends,
-	// Acquire returns within 250 ms, even while a call to the server hangs; [New] says for which
-	// clients there is an exception. The end of ctx does not end a lease that was granted. When ctx has a lease of the same key from this Locker, Acquire
-	// does not wait for its own caller: it fails with [ErrSelfDeadlock], except on a Locker of
-	// [NewReentrant], and except for units of a semaphore that are not the caller's own. The error
-	// is an [*Error].
+	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, it
+	// returns within 250 ms, also while a call to the server hangs; [New] names the exception. The
+	// end of ctx does not end a lease that was granted. When ctx has a lease of the same key from
+	// this Locker, the error is [ErrSelfDeadlock], except on a Locker of [NewReentrant], and except
+	// for units of a semaphore that are not the caller's own. The error is an [*Error].
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
-// NoWait is a value of [Rule.Wait]. With NoWait, Acquire does not wait for a holder: if the key is
-// held, the error is [ErrBusy]. Like a call with a Wait, it repeats a question that the server does
-// not answer, for at most 1 s.
+// NoWait is a value of [Rule.Wait]: if the key is held, the error is [ErrBusy] at once. A question
+// that the server does not answer is repeated for at most 1 s, as with every Wait.
 const NoWait time.Duration = -1
 
 // DefaultTTL is a lease's time to live when neither the Rule nor [WithTTL] sets another.
 const DefaultTTL = 30 * time.Second
 
-// A Rule says what to guard, and how. A Rule is a value that you can store, compare and put
-// into a table. Times are rounded up to whole milliseconds. Times shorter than a millisecond
-// are refused. For a job that several processes start, see "A leader, a cron tick, a schedule" in
-// docs/choosing.md.
+// A Rule says what to guard, and how. A Rule is a value that you can store, compare and put into a
+// table. Times are rounded up to whole milliseconds; shorter ones are refused. For a job that
+// several processes start, see "A leader, a cron tick, a schedule" in docs/choosing.md.
 type Rule struct {
 	_ struct{} // keyed literals only
 
@@ -47,9 +44,9 @@ type Rule struct {
 	Name string
 	// Mode is Exclusive by default.
 	Mode Mode
-	// TTL is how long the server keeps the lock after the last renewal. When a holder crashes,
-	// the next holder waits until this time is over. The lease is renewed while it is held.
-	// Default: the Locker's TTL, which is 30 s without [WithTTL].
+	// TTL is how long the server keeps the lock after the last renewal, and so how long others wait
+	// after a crash of its holder. The lease is renewed while it is held. Default: the Locker's
+	// TTL, which is 30 s without [WithTTL].
 	TTL time.Duration
 	// Wait is the longest time to wait for a holder; NoWait: do not wait. Without a Wait, a call
 	// waits as long as its caller's context allows; an adapter that answers a client limits the
@@ -59,30 +56,28 @@ type Rule struct {
 	// over for at most two.
 	Wait time.Duration
 	// KeepFor keeps the key locked for this long after the grant, even if the lease is released
-	// sooner. It suppresses duplicates of a job that several schedulers start at slightly different
-	// times. Default: 0, the release frees the key at once.
+	// sooner, for example against duplicates of a job that several schedulers start at slightly
+	// different times. Default: 0, the release frees the key at once.
 	KeepFor time.Duration
 	// EndAfter ends the lease this long after the grant, with ErrExpired, even if its holder is
 	// healthy. With EndAfter = TTL the lease is never renewed; EndAfter < TTL shortens the lease.
 	// Default: 0, no limit.
 	EndAfter time.Duration
 	// OnceFor is for work that must be done only once. When [Run]'s function or [Lease.Complete]
-	// succeeds, the server marks the key as done for this long. While the mark exists, acquires by
-	// Rules with OnceFor fail with ErrDone. Rules without OnceFor ignore the mark. Only an
-	// exclusive lock keeps two runs apart: under Shared, or with a Limit above 1, several holders
-	// can work before the first mark. Default: 0, no mark.
+	// succeeds, the server marks the key as done for this long, and acquires by Rules with OnceFor
+	// fail with ErrDone. Only an exclusive lock keeps two runs apart: under Shared, or with a Limit
+	// above 1, several holders can work before the first mark. Default: 0, no mark.
 	OnceFor time.Duration
 	// Limit is how many units of the key may be held together, on a Locker of [NewSemaphore].
-	// Processes may set different Limits: a lease is granted if all units together then exceed
-	// neither its own Limit nor the Limit of any held lease. Default: the Locker's n. At most
-	// 2³¹-1.
+	// Processes may set different Limits: all units together then exceed neither the new lease's
+	// own Limit nor that of any held lease. Default: the Locker's n. At most 2³¹-1.
 	Limit int
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int
 	// Metadata is written into the lease instead of the text of [WithMetadata], at most 256 bytes.
-	// [Engine.Inspect] and [Error.HolderMetadata] show the Metadata to other callers, so put no
-	// secret into it. A lease with Metadata is never shared with other callers of this process.
-	// Default: "", the text of WithMetadata.
+	// Other callers see it ([Engine.Inspect], [Error.HolderMetadata]), so put no secret into it. A
+	// lease with Metadata is never shared with other callers of this process. Default: the text of
+	// WithMetadata.
 	Metadata string
 }
 
@@ -106,12 +101,10 @@ const (
 	Shared = store.Shared
 )
 
-// Check returns an error if l can never grant rule. For example, a time of rule is out of range, or
-// l does not support rule.Mode or rule.OnceFor. Check sends nothing to the server, so adapters call
-// it when a program starts. rule may lack a Key, because the key is known only with a request.
-//
-// Check asks Lockers that have a method Check(Rule) error. These are the Lockers of this package,
-// and wrappers that forward the call. For other Lockers, Check returns nil.
+// Check returns an error if l can never grant rule, for example because a time is out of range, or
+// l does not support rule.Mode. Check sends nothing to the server, so adapters call it when a
+// program starts; rule may lack a Key. Check asks Lockers that have a method Check(Rule) error:
+// those of this package, and wrappers that forward the call. For other Lockers, Check returns nil.
 //
 // Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
 func Check(l Locker, rule Rule) error {
@@ -141,19 +134,15 @@ func (e *Engine) Check(rule Rule) error {
 }
 
 // Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
-// context of fn ends with ctx or with the lease, whichever ends first. context.Cause says whether
-// ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
-// does not prevent the release. While the server hangs, the release takes at most 2 s; [New] says
-// for which clients it may take longer.
+// context of fn ends with ctx or with the lease, whichever ends first, and context.Cause says
+// which. [FromContext] finds the lease in it. The end of ctx does not prevent the release, which
+// takes at most 2 s while the server hangs; [New] says for which clients it may take longer.
 //
-// When the lock was not taken, the error is the error of Acquire, and fn was not called. A Run
-// inside a Run with the same key, under its context, fails with [ErrSelfDeadlock]: see
-// [NewReentrant]. When the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired
-// even if fn returned nil. If fn also returned an error, the result contains both errors. If the
-// lease did not end early, Run returns fn's error unchanged. Without Rule.OnceFor, a release
-// without an answer is no error, because it is repeated in the background. With Rule.OnceFor, a
-// release without an answer is ErrUnavailable, because then it is unknown whether the work is
-// marked as done.
+// When the lock was not taken, the error is the error of Acquire, and fn was not called. When the
+// lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired, with fn's error if
+// there is one. Otherwise Run returns fn's error unchanged. Without Rule.OnceFor, a release without
+// an answer is no error, because it is repeated in the background. With Rule.OnceFor it is
+// ErrUnavailable, because then it is unknown whether the work is marked as done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
 	switch {
 	case fn == nil:
@@ -207,8 +196,7 @@ func endedEarly(err error) bool {
 // overflow, here and on the server.
 const longestTime = 10 * 365 * 24 * time.Hour
 
-// resolve returns r with the Locker's defaults filled in. It refuses values that are out of range.
-// When it fails, nothing has been sent.
+// resolve returns r with the Locker's defaults filled in, and refuses values that are out of range.
 func (c *config) resolve(r Rule) (Rule, error) {
 	if err := store.CheckKey(c.prefix + r.Key); err != nil {
 		return r, err

@@ -30,15 +30,13 @@ type Server interface {
 	string | *redis.Options | *redis.FailoverOptions | *redis.ClusterOptions
 }
 
-// Open returns a Locker as [New] does, on a client of its own. Open makes this client, and
-// [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
-// TTL is over.
+// Open returns a Locker as [New] does, on a client of its own, which [Engine.Close] closes. So a
+// lease that is released after Close stays on the server until its TTL is over.
 //
 // The client has ContextTimeoutEnabled. A ReadTimeout or WriteTimeout that server leaves at 0 is 1
-// second, and with [WithReplicaAck] longer by the time for which the server waits. The Locker gives
-// up a call after 1 second, so a longer time has little effect. Unless server says
-// otherwise, the client uses no connections of its own for pipelines, and asks for no maintenance
-// notifications. Open connects to nothing: the first lock does.
+// second, after which the Locker gives a call up anyway; with [WithReplicaAck] it is longer by the
+// time for which the server waits. Unless server says otherwise, the client uses no connections of
+// its own for pipelines, and asks for no maintenance notifications. The first lock connects.
 func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	cfg, err := configure(opts, SingleOption.setSingle)
 	if err != nil {
@@ -57,10 +55,9 @@ func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
 	return e, nil
 }
 
-// answerFor is how long the client of Open waits for an answer of the server: as long as the Locker
-// waits for a call. With a longer time, the client of a Cluster whose master hangs would serve
-// later again, because it asks that master for the state of the Cluster, too. A shorter time would
-// be too short for a process with little CPU time.
+// answerFor is how long the client of Open waits for an answer: as long as the Locker waits for a
+// call. With a longer time, the client of a Cluster whose master hangs would serve later again,
+// because it asks that master for the state of the Cluster, too.
 const answerFor = time.Second
 
 // dial makes the client of Open. The client waits longer for answers by the time acked, for which a
@@ -121,22 +118,19 @@ func noNotices() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
-// or on a Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
-// *redis.ClusterClient. A lock is one string key, prefix+key. So the lock excludes other libraries
-// that take the same key with SET NX, and their locks exclude it. On a Cluster each lock lies on
-// one node, and the locks are spread over all nodes.
-//
-// If another server takes over, that server may not know the newest leases, and then these leases
-// are lost. See [WithReplicaAck], and let the database check the fence. Nothing is sent before the
-// first lock is taken. Close c only after the Locker.
+// New returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set, or on a
+// Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
+// *redis.ClusterClient. A lock is one string key, prefix+key, so it and the locks of other
+// libraries that take this key with SET NX exclude each other. If another server takes over, leases
+// that it does not know are lost: see [WithReplicaAck], and let the database check the fence.
+// Nothing is sent before the first lock is taken. Close c only after the Locker.
 //
 // Whoever calls this Locker is back within 250 ms of the end of its ctx if c has
 // ContextTimeoutEnabled. With a client without it, a call that was under way when its server or its
 // connection stopped answering is back when go-redis gives it up: its time-outs for pool, dial,
 // write and read are 5 s each by default. This concerns Acquire, and the release of [Run] and
-// Lease.Release; Drain and Close wait for such a release until their own ctx ends. Such a call holds
-// up no renewal and no caller of another key.
+// Lease.Release; Drain and Close wait for such a release until their own ctx ends. Such a call
+// holds up no renewal and no caller of another key.
 func New(c Client, opts ...SingleOption) (*Engine, error) {
 	return newOnRedis("New", c, opts, 0, redisstore.New)
 }
@@ -177,54 +171,44 @@ func checkClient(constructor string, c Client) error {
 	return nil
 }
 
-// NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
-// one caller with [Exclusive]. Give the client of a Redis server (6.2 or newer), of a Sentinel set,
-// or of a Redis Cluster. A writer's lease is stored as with New. While readers hold the key,
-// the key exists on the server too, so other libraries and Lockers are excluded.
+// NewReadWrite returns a Locker with readers, on the servers that [New] admits: a key is held by
+// many callers with [Shared], or by one caller with [Exclusive]. A writer's lease is stored as with
+// New. While readers hold the key, the key exists on the server too, so other libraries and Lockers
+// are excluded.
 //
-// Phases are fair. After a writer, all waiting readers enter together. After the readers, one
-// writer enters. So a writer that begins to wait waits only for the readers that have entered
-// already, and a waiting reader waits for at most one writer. Readers of one process with equal
-// TTLs share one lease on the server, so most of these readers cost no call. This lease is
-// released when the last of these readers has released. If their process dies, the lease ends
-// when its TTL is over, whatever readers in other processes do.
+// Phases are fair. After a writer, all waiting readers enter together; after the readers, one
+// writer. So a writer waits only for the readers that have entered before it began to wait, and a
+// waiting reader waits for at most one writer. Readers of one process with equal TTLs share one
+// lease on the server, which the last of them releases, so most of them cost no call.
 //
-// A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
-// once with ErrUnsupported, because two such callers would wait for each other. A writer that only
-// wants to read on releases its lease, and acquires the key with [Shared]. As with all Lockers, a
-// nested Acquire of the writer's own key is refused with ErrSelfDeadlock, also with Shared, and the
-// writer keeps its lease; through [NewReentrant] it gets a nested hold.
-//
-// There are no readers on several independent servers: a Locker of [NewRedlock] is exclusive.
-// Nothing is sent before the first lock is taken. Close c only after the Locker.
+// A reader cannot become a writer: a nested Acquire that tries it is refused with ErrUnsupported,
+// because two such callers would wait for each other. A writer that only wants to read on releases
+// its lease, and acquires the key with [Shared]. As with all Lockers, a nested Acquire of the
+// writer's own key is refused with ErrSelfDeadlock, also with Shared; through [NewReentrant] it
+// gets a nested hold. There are no readers on several independent servers.
 func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 	return newOnRedis("NewReadWrite", c, opts, 0, redisstore.NewReadWrite)
 }
 
-// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key.
-// The Locker works on one Redis server (6.2 or newer), on the master of a Sentinel set, or on a
-// Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. If a
-// holder dies, its permit becomes free when its TTL is over. As with all Lockers, waiters of one
-// process may use its permits in turn before a waiter of another process that came earlier, and
-// before a heavier waiter. With [WithFair], permits are granted strictly in the order of the queue:
-// lighter waiters do not overtake a waiter with a large [Rule.Weight].
+// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key,
+// on the servers that [New] admits. Each lease is a permit, with its own TTL, renewal and place in
+// the queue. Waiters of one process may use its permits in turn before a waiter of another process
+// that came earlier, and before a heavier waiter. With [WithFair], permits are granted strictly in
+// the order of the queue.
 //
 // The server does not store n. Each acquire carries n, so there is nothing to set up or to resize.
-// [Rule.Limit] sets another n for a key. If processes use different values of n, the smallest n
-// among the held leases counts. So no holder ever shares the key with more holders than its own n
-// allows. With n = 1 the Locker is an exclusive lock. Locks of other Lockers and of other libraries
-// on the same key exclude all permits, and permits exclude them.
+// [Rule.Limit] sets another n for a key. The smallest n among the held leases counts, so no holder
+// ever shares the key with more holders than its own n allows. With n = 1 the Locker is an
+// exclusive lock. Locks of other Lockers and of other libraries on the same key exclude all
+// permits.
 //
-// Each permit has a unique fence, but several permits are valid at the same time. So the holder of
-// the permit with the smaller fence may write too. A database therefore cannot refuse a holder by
-// its fence, and sqllock returns ErrUnsupported. [Rule.KeepFor] keeps the units for that time, so
-// at most n leases begin in any period of that length. A nested Acquire takes more units; if the
-// caller's own leave too few, the error is ErrSelfDeadlock. If all holders call Acquire again, each
-// waits for the others for ever, so set a Wait for nested Acquires.
+// Each permit has a unique fence, but several permits are valid at the same time, so a database
+// cannot refuse a holder by its fence, and sqllock returns ErrUnsupported. [Rule.KeepFor] keeps the
+// units for that time, so at most n leases begin in any period of that length. A nested Acquire
+// takes more units; if the caller's own leave too few, the error is ErrSelfDeadlock. If all holders
+// call Acquire again, each waits for the others for ever, so set a Wait for nested Acquires.
 //
-// Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
-// each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before
-// the first lock is taken. Close c only after the Locker.
+// Several independent servers cannot count permits; take n locks of [NewRedlock] instead.
 func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 	if n < 1 || n > mostUnits {
 		return nil, fmt.Errorf("latchkit: NewSemaphore: n is %d; give how many leases of a key may be held at once, 1 to %d", n, mostUnits)
@@ -233,10 +217,9 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 }
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
-// than half must agree. With three servers one may fail, and with five servers two may fail. cs is
-// an odd number of clients, at least three. Each client needs a server of its own, and no server
-// may be a replica of another client's server. A client may also be the client of a whole Sentinel
-// set or Redis Cluster.
+// than half must agree. cs is an odd number of clients, at least three. Each client needs a server
+// of its own, and no server may be a replica of another client's server. A client may also be the
+// client of a whole Sentinel set or Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
 // Such a node notices it by itself, and does not vote until every lease that it may have forgotten
@@ -249,8 +232,7 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Only a fence that was raised above the clocks can be
 // forgotten: see [Engine.RaiseFence]. There is no queue on a quorum, and no message wakes a waiter:
-// one caller of each process polls, with pauses of 1 ms to 50 ms. Nothing is sent before the first
-// lock is taken. Close the clients only after the Locker.
+// one caller of each process polls, with pauses of 1 ms to 50 ms.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts)
 	if err != nil {
@@ -260,19 +242,17 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 }
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
-// use them without a wait. Call EnrollRedlock once, when the servers are installed, with the
-// options of the Locker. Do not call EnrollRedlock at each start of a service. If all servers lost
-// their data between two starts, they have forgotten their leases, and EnrollRedlock would hide
-// this loss. All servers must answer, and EnrollRedlock refuses unless each of them has no lease and
-// was never a node. A Redis Cluster is enrolled slot by slot, which takes a minute.
+// use them without a wait. Call it once, when the servers are installed, with the options of the
+// Locker, and not at each start of a service: it would hide that the servers have lost their data.
+// All servers must answer, and it refuses unless each of them has no lease and was never a node. A
+// Redis Cluster is enrolled slot by slot, which takes a minute.
 //
 // If all servers are nodes that vote, and [WithMaxTTL] has another value than before, EnrollRedlock
 // changes it at all nodes. From then on processes with the old value are refused. No node may
 // restart until these processes have ended and their longest lease is over.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that is to blame. The end of
-// ctx ends the call, but steps that it has taken are not undone: servers that it has not reached
-// vote after their wait.
+// ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
 	if err != nil {
@@ -315,27 +295,24 @@ func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (conf
 }
 
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
-// servers and proxies. The Locker takes a lease with SET NX PX. The Locker renews and releases
-// the lease with WATCH, MULTI and EXEC on one connection, so that it never touches the lease of
-// another holder. c is a client of one server, a client of redis.NewFailoverClient, or a
-// *redis.ClusterClient.
+// servers and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
+// MULTI and EXEC on one connection, so that it never touches the lease of another holder. c is a
+// client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
 // Where scripts are allowed, New is better in all respects. Without scripts the server has no
-// queue: waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers
-// in one process, only the first asks the server. The fence is 0, so databases cannot check it. An
-// acquire takes one round trip. A renewal or a release takes three round trips; Redis 8.4 and
-// Valkey 9 and newer have a command that releases in one. Mode Shared is refused with
-// ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor, Rule.OnceFor and Inspect work. A
-// server older than Redis 7.2 refuses transactions while its memory is full, so leases on that
-// server are lost (ErrLost).
+// queue: waiting processes ask again after pauses (see [WithBackoff]), in no order; of the callers
+// in one process, only the first does. The fence is 0, so databases cannot check it. An acquire
+// takes one round trip, a renewal or a release three; Redis 8.4 and Valkey 9 and newer release in
+// one. Mode Shared is refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.KeepFor,
+// Rule.OnceFor and Inspect work. A server older than Redis 7.2 refuses transactions while its
+// memory is full, so leases on that server are lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
 // the keys and on latchkit:*, and may allow DELEX or DELIFEQ. An acquire uses neither WATCH nor
-// PEXPIRE nor DEL. So on a server that forbids one of these three commands, an acquire succeeds,
-// but renewals or releases fail. Then a key stays locked for its TTL after Run, and Run returns no
-// error for it. To find this out, try Lease.Release once on a new server. This Locker and the
-// other kinds of Lockers treat each other's leases like leases of another library, so they exclude
-// each other.
+// PEXPIRE nor DEL: on a server that forbids one of these, a key stays locked for its TTL after Run,
+// and Run returns no error for it. To find this out, try Lease.Release once on a new server. This
+// Locker and the other kinds treat each other's leases like leases of another library, so they
+// exclude each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err
