@@ -21,7 +21,7 @@ func job(account string) *asynq.Task {
 
 func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	t.Parallel()
-	q, w := newQueue(t), newWork()
+	q, begun, end := newQueue(t), make(chan string, 100), make(chan struct{}, 100)
 	g := guardOf(t, q.locker(),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Unique()),
 		asynqlock.On("job:other", asynqlock.Template("account:{payload.account}"), asynqlock.Unique()))
@@ -48,37 +48,25 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	must(t, err)
 	must(t, q.inspector.RunTask(q.name, id))
 	refused("pending")
-	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		_ = w.ProcessTask(ctx, task)
+	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		begun <- id
+		<-end
 		return errors.New("it fails")
 	}))
-	t.Cleanup(func() { close(w.end) }) // ends later runs too, because the tasks are retried again and again
-	for next(t, w) != id {
-		w.end <- struct{}{}
+	t.Cleanup(func() { close(end) }) // ends later runs too, because the tasks are retried again and again
+	for <-begun != id {
+		end <- struct{}{}
 	}
 	refused("active")
 	for range 3 {
-		w.end <- struct{}{}
+		end <- struct{}{}
 	}
 	await(t, "it is archived", func() bool { return strings.HasPrefix(q.state(id), "archived") })
 	refused("archived")
 	must(t, q.inspector.DeleteTask(q.name, id))
 	_, err = enqueue(job("42"), asynq.ProcessIn(time.Hour))
 	must(t, err)
-}
-
-// asynq.Unique takes its lock before asynq notices that the ID is in use. When asynq then refuses
-// the task, the lock stays, so no equal task can be enqueued. If this test fails, asynq has mended
-// it, and the refusal of asynq.Unique beside Unique can go.
-func TestAsynqUniqueLeavesALockBehindARefusedTask(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("taken"))
-	_, err := q.client.Enqueue(job("7"), asynq.Queue(q.name), asynq.TaskID("taken"), asynq.Unique(time.Hour))
-	_, again := q.client.Enqueue(job("7"), asynq.Queue(q.name), asynq.Unique(time.Hour))
-	if !errors.Is(err, asynq.ErrTaskIDConflict) || !errors.Is(again, asynq.ErrDuplicateTask) {
-		t.Errorf("%v, then %v", err, again)
-	}
 }
 
 func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {

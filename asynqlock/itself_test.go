@@ -7,11 +7,9 @@ import (
 	"time"
 
 	"github.com/bsm/redislock"
-	"github.com/hibiken/asynq"
 
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/polling"
 )
 
@@ -52,31 +50,4 @@ func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing
 			t.Errorf("%s, put off: %v", name, err)
 		}
 	}
-}
-
-// A task that cannot be put off stays in its worker when it meets its own earlier run. Then it runs
-// in another attempt, whose lease must name the task, too: if the server stops during this run, the
-// task meets this lease.
-func TestATaskThatHasStayedInItsWorkerIsNotDroppedBecauseOfItsOwnRun(t *testing.T) {
-	t.Parallel()
-	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
-	waits := func(l *locker.Engine) func() bool {
-		return func() bool {
-			info, err := l.Inspect(t.Context(), busyKey)
-			return err == nil && info.Waiters == 1
-		}
-	}
-	other := q.locker()
-	lease, err := other.Acquire(t.Context(), locker.Rule{Key: busyKey, Metadata: key.Of("asynq-task", q.name, "once")})
-	must(t, err)
-	stopping := q.serveUntilGivenBack(guard(t, q.locker(), asynqlock.Drop()), begun, end)
-	id := q.enqueue("job", `{"account":"42"}`, asynq.TaskID("once"), asynq.Retention(time.Hour), asynq.MaxRetry(0)).ID
-	await(t, "it waits for its key, in its worker", waits(other))
-	must(t, lease.Release(t.Context()))
-	<-begun
-	stopping.Shutdown()
-	q.serve(guard(t, q.locker(), asynqlock.Drop()), asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
-	await(t, "it waits for its own earlier run, or is dropped", func() bool { return waits(other)() || q.state(id) == "gone" })
-	close(end)
-	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }

@@ -165,54 +165,6 @@ func (s *errorRecorder) problems() []string {
 	return all
 }
 
-// work is a handler. It sends a signal when it begins, and returns when it gets a signal, even if
-// its context has ended before.
-type work struct {
-	started chan string // receives the ID of each task that begins
-	end     chan struct{}
-
-	mu   sync.Mutex
-	now  int
-	most int // the largest number of tasks that ran at the same time
-	runs int
-}
-
-func newWork() *work { return &work{started: make(chan string, 100), end: make(chan struct{}, 100)} }
-
-func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
-	id, _ := asynq.GetTaskID(ctx)
-	w.mu.Lock()
-	w.now++
-	w.runs++
-	w.most = max(w.most, w.now)
-	w.mu.Unlock()
-	w.started <- id
-	<-w.end
-	w.mu.Lock()
-	w.now--
-	w.mu.Unlock()
-	return nil
-}
-
-// counts returns how many runs have begun, and the largest number of runs at the same time.
-func (w *work) counts() (runs, most int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.runs, w.most
-}
-
-// next returns the ID of the next task that begins.
-func next(t *testing.T, w *work) string {
-	t.Helper()
-	select {
-	case id := <-w.started:
-		return id
-	case <-time.After(patience):
-		t.Fatal("no task begins")
-		return ""
-	}
-}
-
 const patience = 30 * time.Second
 
 // await returns when cond returns true. It fails the test if that takes too long. what describes

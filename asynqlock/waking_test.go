@@ -260,27 +260,22 @@ func TestANewTaskQueuesBehindTasksThatWait(t *testing.T) {
 	}
 }
 
-// The first task of the line may have been deleted or archived, or its queue may be paused. The
-// tasks behind it must not wait for it.
+// The first task of the line may have been deleted or archived. The tasks behind it must not wait for
+// it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		snooze time.Duration
-		end    func(q *queue, low, id string) error
-	}{
-		"deleted":  {longest, func(q *queue, low, id string) error { return q.inspector.DeleteTask(low, id) }},
-		"archived": {longest, func(q *queue, low, id string) error { return q.inspector.ArchiveTask(low, id) }},
-		// The task is called, but does not come. So the pause of the second task decides.
-		"paused": {2 * time.Second, func(q *queue, low, _ string) error { return q.inspector.PauseQueue(low) }},
+	for name, end := range map[string]func(q *queue, low, id string) error{
+		"deleted":  func(q *queue, low, id string) error { return q.inspector.DeleteTask(low, id) },
+		"archived": func(q *queue, low, id string) error { return q.inspector.ArchiveTask(low, id) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, work := newQueue(t), &record{}
 			low := q.name + "-low"
-			open := q.gated(q.wakingGuard(asynqlock.Snooze(tc.snooze)), work, low)
+			open := q.gated(q.wakingGuard(asynqlock.Snooze(longest)), work, low)
 			first := q.putOff(1, low)
 			q.putOff(2, q.name)
-			must(t, tc.end(q, low, first))
+			must(t, end(q, low, first))
 			open()
 			awaitFor(t, promptly, "the task behind it has run", func() bool { return slices.Contains(work.payloads(), numbered(2)) })
 			info, err := q.inspector.GetTaskInfo(low, first)
@@ -313,82 +308,33 @@ func TestAPausedQueueCostsOnePause(t *testing.T) {
 }
 
 // A program deletes a task that was put off, and enqueues another one with the same ID. The line
-// still has the ID, but the new task must not run before its time.
+// still has the ID, but the new task has failed, and must not run before its time.
 func TestATaskThatHasTheIDOfAnotherOneRunsAtItsTime(t *testing.T) {
 	t.Parallel()
-	for name, unguarded := range map[string]bool{"scheduled": false, "failed": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q, work := newQueue(t), &record{}
-			low := q.name + "-low"
-			open := q.gated(q.wakingGuard(asynqlock.Snooze(longest)), work)
-			// No server of a Guard has the queue low. So its task enters the line by hand.
-			must(t, q.redis.ZAdd(t.Context(), q.line(), redis.Z{Score: 1, Member: strconv.Itoa(len(low)) + ":" + low + ":again"}).Err())
-			again, want := []asynq.Option{asynq.TaskID("again"), asynq.Queue(low), asynq.ProcessIn(time.Hour)}, asynq.TaskStateScheduled
-			if unguarded {
-				again, want = again[:2], asynq.TaskStateRetry
-				cfg := promptConfig(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, low)
-				mux := asynq.NewServeMux()
-				q.run(mux, cfg, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("it fails") }))
-			}
-			q.enqueue("job", numbered(1), again...)
-			is := func() asynq.TaskState {
-				info, err := q.inspector.GetTaskInfo(low, "again")
-				must(t, err)
-				return info.State
-			}
-			await(t, "it waits for its time", func() bool { return is() == want })
-			q.putOff(2, q.name)
-			open()
-			awaitFor(t, promptly, "the task behind it has run", func() bool { return slices.Contains(work.payloads(), numbered(2)) })
-			if got := is(); got != want {
-				t.Errorf("it is %v, want %v", got, want)
-			}
-		})
+	q, work := newQueue(t), &record{}
+	low := q.name + "-low"
+	open := q.gated(q.wakingGuard(asynqlock.Snooze(longest)), work)
+	// No server of a Guard has the queue low. So its task enters the line by hand.
+	must(t, q.redis.ZAdd(t.Context(), q.line(), redis.Z{Score: 1, Member: strconv.Itoa(len(low)) + ":" + low + ":again"}).Err())
+	cfg := promptConfig(asynq.Config{RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour }}, low)
+	q.run(asynq.NewServeMux(), cfg, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return errors.New("it fails") }))
+	q.enqueue("job", numbered(1), asynq.TaskID("again"), asynq.Queue(low))
+	waits := func() bool {
+		info, err := q.inspector.GetTaskInfo(low, "again")
+		must(t, err)
+		return info.State == asynq.TaskStateRetry
+	}
+	await(t, "it waits for its time", waits)
+	q.putOff(2, q.name)
+	open()
+	awaitFor(t, promptly, "the task behind it has run", func() bool { return slices.Contains(work.payloads(), numbered(2)) })
+	if !waits() {
+		t.Error("it ran before its time")
 	}
 }
 
 // line returns the Redis key of the line of busyKey.
 func (q *queue) line() string { return q.name + ":asynqlock:line:{" + busyKey + "}" }
-
-// A task may be gone, and so may the process that would have called it. A task that was put off
-// behind it runs when its own pause is over.
-func TestATaskThatIsGoneStarvesNoTaskBehindIt(t *testing.T) {
-	t.Parallel()
-	q, work := newQueue(t), &record{}
-	must(t, q.redis.ZAdd(t.Context(), q.line(), redis.Z{Score: 1, Member: "4:none:gone"}).Err())
-	q.workers(q.wakingGuard(asynqlock.Snooze(time.Second)), 2, work)
-	q.enqueue("job", numbered(1))
-	awaitFor(t, promptly, "the task behind it has run", func() bool { return len(work.payloads()) == 1 })
-	await(t, "the line is empty", func() bool { return q.redis.Exists(t.Context(), q.line()).Val() == 0 })
-}
-
-// A process that is stopped calls the next task when its last handler ends. So the tasks that it
-// put off do not wait until their pauses are over, although no process remembers them.
-func TestTheTasksOfAStoppedProcessFollowItsLastTask(t *testing.T) {
-	t.Parallel()
-	q, work := newQueue(t), newWork()
-	old := q.wakingGuard(asynqlock.Snooze(longest))
-	server := q.stoppable(old, patience, work)
-	q.enqueue("job", numbered(0))
-	next(t, work)
-	for n := range 2 {
-		q.putOff(n+1, q.name)
-	}
-	must(t, old.Stop(t.Context()))
-	server.Stop() // takes no more tasks
-	ended := time.Now()
-	work.end <- struct{}{}
-	server.Shutdown()
-	q.workers(q.wakingGuard(asynqlock.Snooze(longest)), 4, work)
-	for range 2 {
-		next(t, work)
-		work.end <- struct{}{}
-	}
-	if took := time.Since(ended); took > promptly {
-		t.Errorf("they ran after %v, so nobody has called them", took)
-	}
-}
 
 // The line is only an index. If the line is lost, its tasks come back after their pauses.
 func TestNoTaskIsLostWithItsLine(t *testing.T) {

@@ -2,6 +2,7 @@ package asynqlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -17,8 +18,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
+func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
+
 // hot is a worker in a process of its own, for the queues q and q-low. Each task writes a note to
-// Redis when it begins and when it ends.
+// Redis when it begins and when it ends. A task of a process that was stopped waits for the end of
+// its context.
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
@@ -33,15 +37,27 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	mux.Use(g.Middleware)
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
 		note := func(what string) {
-			fatal(c.RPush(ctx, queue+":notes", fmt.Sprintln(what, string(t.Payload()), os.Getpid(), time.Now().UnixMilli())).Err())
+			fatal(c.RPush(context.WithoutCancel(ctx), queue+":notes", fmt.Sprintln(what, string(t.Payload()), os.Getpid(), time.Now().UnixMilli())).Err())
 		}
+		began := time.Now()
 		note("begin")
 		time.Sleep(work)
+		if time.Since(began) > work+time.Second {
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+		if errors.Is(context.Cause(ctx), locker.ErrLost) {
+			note("lost")
+			return nil
+		}
 		note("end")
 		return nil
 	})
 	server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
 		Concurrency: 4, Queues: map[string]int{queue: 1, queue + "-low": 1}, Logger: silent{},
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 	}))
 	fatal(server.Start(mux))
 	fmt.Println("ready")
@@ -64,21 +80,17 @@ func enqueueReport(t *testing.T, c *redis.Client, queue string, account, n int) 
 
 // A note is what a task has written.
 type note struct {
-	what             string // "begin" or "end"
+	what             string // "begin", "end", or "lost" if the task had lost its lock at its end
 	account, n       int
 	process, written int64 // the process, and when it wrote the note, in ms
 }
 
-// awaitEnds waits until all tasks of the queue have ended, and returns their notes, in order.
-func awaitEnds(t *testing.T, c *redis.Client, queue string, all int) (notes []note) {
+// awaitNotes waits until the tasks of the queue have written n notes, and returns the notes in order.
+func awaitNotes(t *testing.T, c *redis.Client, queue string, n int) (notes []note) {
 	t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		n := c.LLen(t.Context(), queue+":notes").Val()
-		if n == int64(2*all) {
-			break
-		}
+	for deadline := time.Now().Add(4 * time.Minute); c.LLen(t.Context(), queue+":notes").Val() < int64(n); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d tasks have written %d notes", all, n)
+			t.Fatalf("the tasks have not written %d notes", n)
 		}
 	}
 	for _, line := range c.LRange(t.Context(), queue+":notes", 0, -1).Val() {
@@ -114,7 +126,7 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 		}
 	}
 	processes := make(map[int64]bool)
-	for i, note := range awaitEnds(t, c, queue, all) {
+	for i, note := range awaitNotes(t, c, queue, 2*all) {
 		processes[note.process] = true
 		if want := []string{"begin", "end"}[i%2]; note.what != want || note.n != i/2 {
 			t.Fatalf("note %d is %v, want the %s of task %d", i, note, want, i/2)
@@ -142,7 +154,7 @@ func TestABacklogOfAHotKeyHoldsUpNoOtherKey(t *testing.T) {
 	for range 2 {
 		hot.Start(t, redistest.Shared(t).Addr(), queue, "5ms").Expect(t, "ready")
 	}
-	notes := awaitEnds(t, c, queue, hotTasks+others)
+	notes := awaitNotes(t, c, queue, 2*(hotTasks+others))
 	isHot := func(n note) bool { return n.account == hotAccount }
 	took := func(of []note) time.Duration {
 		return time.Duration(of[len(of)-1].written-notes[0].written) * time.Millisecond
@@ -156,5 +168,30 @@ func TestABacklogOfAHotKeyHoldsUpNoOtherKey(t *testing.T) {
 		if hot[i].what != "begin" || hot[i+1].what != "end" || hot[i].n != hot[i+1].n {
 			t.Fatalf("%v and %v ran at the same time", hot[i], hot[i+1])
 		}
+	}
+}
+
+// While a worker is stopped, asynq delivers its task to another worker. Then the first one learns that
+// its lock is lost.
+func TestAStoppedWorkerIsOvertakenAndLearnsIt(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	queue := fmt.Sprint("stopped", runs.Add(1))
+	first := hot.Start(t, redistest.Shared(t).Addr(), queue, "1s")
+	id := enqueueReport(t, c, queue, hotAccount, 0).ID
+	awaitNotes(t, c, queue, 1)
+	first.Pause()
+	// asynq believes that its own lease of the task ended a minute ago. A server takes such tasks when
+	// it starts.
+	lease := redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}}}
+	if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", lease).Result(); n != 1 {
+		t.Fatalf("asynq keeps no lease of the task (%v)", err)
+	}
+	hot.Start(t, redistest.Shared(t).Addr(), queue, "1s")
+	awaitNotes(t, c, queue, 3)
+	first.Resume()
+	all := awaitNotes(t, c, queue, 4)
+	if last := all[3]; all[2].what != "end" || all[2].process == int64(first.Pid()) || last.what != "lost" || last.process != int64(first.Pid()) {
+		t.Errorf("the notes are %v, want that the second worker ends, and then the first, without its lock", all)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -71,6 +72,16 @@ const (
 	// work.
 	idleBound = 4 * modelPause
 )
+
+type silent struct{}
+
+func (silent) Debug(...any) {}
+func (silent) Info(...any)  {}
+func (silent) Warn(...any)  {}
+func (silent) Error(...any) {}
+func (silent) Fatal(...any) {}
+
+var runs atomic.Int64 // counts runs of tests, because each run has its own queues
 
 func fatal(err error) {
 	if err != nil {
