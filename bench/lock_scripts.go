@@ -13,7 +13,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
-	"github.com/latchkit/latchkit/locker"
 )
 
 // A contestant with the word "scripts" in its name only sends latchkit's scripts: it repeats no
@@ -82,7 +81,7 @@ func (s *scriptLease) keys() []string {
 
 func (l *scriptLocks) Lock(ctx context.Context, key string) (hold, error) {
 	lease := l.lease(key)
-	text, err := l.call(ctx, acquireScript.Words(lease.keys(), lease.token, l.ttl, int64(locker.DefaultHandoffs)))
+	text, err := l.call(ctx, acquireScript.Words(lease.keys(), lease.token, l.ttl))
 	if err != nil {
 		return nil, err
 	}

@@ -146,7 +146,7 @@ func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen knownHolder, ad
 		}
 		c.terms = t
 		cs.active[t] = c
-		w.cohort, w.leads = c, true
+		w.cohort, w.leads, w.first = c, true, true
 		return knownHolder{}, true
 	}
 	if w.rule.Wait == NoWait {

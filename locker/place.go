@@ -33,15 +33,16 @@ type place struct {
 }
 
 // prepare makes the place ready for the first acquire of w. It reserves a block of fences if w
-// shares its hold. The token queues at the server if the rule allows that and this process receives
-// messages. It also queues at a Store without messages, which may keep its waiters in order too. A
-// waiter asks such a Store again and again.
+// shares its hold; while nobody shares it yet, only for a grant from the server's queue. The token
+// queues at the server if the rule allows that and this process receives messages. It also queues
+// at a Store without messages, which may keep its waiters in order too. A waiter asks such a Store
+// again and again.
 func (p *place) prepare(w *waiter) {
 	if p.claim.Owner == "" {
 		p.claim = w.newClaim()
 	}
 	if w.cohort != nil && w.rule.Mode == Exclusive {
-		p.claim.FenceCount = w.engine.cfg.handoffs
+		p.claim.FenceCount, p.claim.Lone = w.engine.cfg.handoffs, w.first
 	}
 	post := &w.engine.post
 	switch inbox := post.inbox(p.claim.Key); {

@@ -61,6 +61,7 @@ type waiter struct {
 	turns  chan turn // receives the only turn of each wait in a cohort
 	waits  bool      // the cohort will send a turn, or has sent it
 	leads  bool      // the cohort waits until this waiter gets a hold or abdicates
+	first  bool      // it has begun the cohort
 
 	// What it has seen.
 	calls      int

@@ -40,6 +40,9 @@ func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
+	if c.Lone {
+		block = 1
+	}
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
 	switch s.kind {
 	case forOne: // below
@@ -48,25 +51,25 @@ func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
 		if c.Mode == store.Shared {
 			reader = "1"
 		}
-		q := s.question(rwAcquireScript, c.Key, readAcquire, 0)
+		q := s.question(rwAcquireScript, c.Key, readAcquire)
 		q.Words = rwAcquireScript.Words(
 			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key)},
 			c.Owner, Millis(c.TTL), int64(block), AsksOnce(c), c.Metadata, waits, ReaderEntry(c), reader)
 		return q, nil
 	case withPermits:
-		q := s.question(semAcquireScript, c.Key, readAcquire, block)
+		q := s.question(semAcquireScript, c.Key, readAcquire)
 		q.Words = semAcquireScript.shortWords(&q.room,
 			[]string{c.Key, queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), tombstone, done},
 			c.Owner, Millis(c.TTL), int64(block), int64(c.Weight), int64(c.Limit), waits, c.Metadata, once)
 		return q, nil
 	}
-	q := s.question(acquireScript, c.Key, readAcquire, block)
+	q := s.question(acquireScript, c.Key, readAcquire)
+	if block == 1 && once == "" {
+		block, q.Together = 0, acquiresTogether // the script reserves one fence if it is given no number
+	}
 	q.Words = acquireScript.shortWords(&q.room,
 		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
-		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
-	if once == "" {
-		q.Together = acquiresTogether
-	}
+		c.Owner, Millis(c.TTL), c.Metadata, waits, int64(block), once)
 	return q, nil
 }
 
@@ -77,16 +80,16 @@ func withLimit(c store.Claim) store.Claim {
 }
 
 // question returns a question without words, which calls a script for the key. The script grants a
-// lease, the function read parses its answer, and block is the number of fences that the call asks
-// for. If replicas must acknowledge the lease, the call waits for them.
-func (s *Store) question(script Script, key string, read readAnswer, block int) *question {
+// lease, and the function read parses its answer. If replicas must acknowledge the lease, the call
+// waits for them.
+func (s *Store) question(script Script, key string, read readAnswer) *question {
 	q := s.newQuestion(script, key, read)
-	q.acks, q.Acked, q.block = s.acks, s.acks.required(), block
+	q.acks, q.Acked = s.acks, s.acks.required()
 	return q
 }
 
 // readAnswer parses an answer to a question.
-type readAnswer func(q *question, text string) (store.Grant, error)
+type readAnswer func(text string) (store.Grant, error)
 
 func (s *Store) newQuestion(script Script, key string, read readAnswer) *question {
 	q := &question{read: read, store: s, silent: script.silent}
@@ -94,9 +97,9 @@ func (s *Store) newQuestion(script Script, key string, read readAnswer) *questio
 	return q
 }
 
-// readAcquire returns the grant that text, the answer to the acquire q, contains.
-func readAcquire(q *question, text string) (store.Grant, error) {
-	g, ok := freshGrantOf(text, q.block)
+// readAcquire returns the grant that text, the answer to an acquire, contains.
+func readAcquire(text string) (store.Grant, error) {
+	g, ok := freshGrantOf(text)
 	if !ok {
 		g, ok = grantOf(text)
 	}
@@ -106,16 +109,16 @@ func readAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// freshGrantOf returns the grant that text contains, if text is the answer to an acquire that has
-// found the key free and got all fences that it asked for. Otherwise it returns false.
-func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
+// freshGrantOf returns the grant that text contains, if text is the answer to an acquire that asked
+// for one fence and has found the key free. Otherwise it returns false.
+func freshGrantOf(text string) (g store.Grant, ok bool) {
 	at, text, _ := strings.Cut(text, " ")
 	micros, err := strconv.ParseInt(at, 10, 64)
 	if err != nil {
 		return g, false
 	}
 	fence, err := strconv.ParseUint(text, 10, 64)
-	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
+	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: 1}, err == nil
 }
 
 // grantOf returns the grant that text contains, and false if text has another form. The text
@@ -195,7 +198,7 @@ func (s *Store) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 		keys = append(keys, c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key))
 		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
 	}
-	q := s.question(acquireAllScript, keys[0], nil, 0)
+	q := s.question(acquireAllScript, keys[0], nil)
 	q.Words = acquireAllScript.Words(keys, args...)
 	v, err := s.links.Do(ctx, &q.Call)
 	if err != nil {

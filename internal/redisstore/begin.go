@@ -16,13 +16,9 @@ var _ calls.Steps = (*Store)(nil)
 type question struct {
 	link.Call
 	calls.Future
-	room link.Room
-	read readAnswer
-	acks Acks
-	// block is the number of fences that an acquire asks for. 0 with readers, whose script never
-	// sends the short answer.
-	block int
-
+	room   link.Room
+	read   readAnswer
+	acks   Acks
 	store  *Store
 	silent *Script // the same script without messages, while it may be needed; nil: there is none
 	frees  string  // the token of a release that changes only the key, if the key may be moving; see freeAlone
@@ -63,7 +59,7 @@ func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant,
 	if err != nil {
 		return store.Grant{}, Refused(err)
 	}
-	g, err := q.read(q, text)
+	g, err := q.read(text)
 	g.Doubled = c.Doubled()
 	if err == nil && q.Acked && g.State == store.Granted {
 		if short := q.acks.checkCount(c.Acks()); short != nil {

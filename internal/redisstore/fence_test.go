@@ -61,3 +61,21 @@ func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 		})
 	}
 }
+
+// A lone caller reserves one fence of a free key. In the queue it waits for a whole block, because
+// others of its process may come before its turn.
+func TestALoneCallerReservesOneFence(t *testing.T) {
+	t.Parallel()
+	backend := locktest.SingleStore(redistest.Start(t).Client(t))
+	holder := store.Claim{Key: "lone", Owner: rand.Text(), TTL: time.Minute, FenceCount: 64, Lone: true, Queue: true, HandoffTTL: time.Minute}
+	waiter := holder
+	waiter.Owner = rand.Text()
+	if g, err := backend.Acquire(t.Context(), holder); err != nil || g.State != store.Granted || g.FenceCount != 1 {
+		t.Errorf("%+v, %v, want one fence", g, err)
+	}
+	stateOf(t, store.Busy)(backend.Acquire(t.Context(), waiter))
+	stateOf(t, store.Released)(backend.Release(t.Context(), holder))
+	if g, err := backend.Acquire(t.Context(), waiter); err != nil || g.State != store.Granted || g.FenceCount != 64 {
+		t.Errorf("after a hand-off %+v, %v, want 64 fences", g, err)
+	}
+}

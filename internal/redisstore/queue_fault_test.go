@@ -56,7 +56,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.release(holder, store.Released)
 	e := listener.wantGranted(first)
 	text := l.server.Get(t.Context(), l.key).Val()
-	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message must not announce a lease that the server refused
+	if text != fmt.Sprintf("%s:%d:1:", first.Owner, e.Fence) { // the message must not announce a lease that the server refused
 		t.Fatalf("event %+v, and the lease is %q", e, text)
 	}
 	i, err := store.CapabilitiesOf(l.store).Inspect(t.Context(), l.key)

@@ -22,7 +22,7 @@ func TestTheShortWaysOfAQueueDoWhatTheLongWaysDo(t *testing.T) {
 	taken := make(map[string]int)
 	for _, c := range scenes() {
 		for script, args := range map[string][]any{
-			"acquire": {sceneToken, "60000", "1", "latchkit:i:alive|20000|0|1|0"},
+			"acquire": {sceneToken, "60000", "", "latchkit:i:alive|20000|0|1|0"},
 			"release": {sceneToken, sceneEntry},
 		} {
 			first, _, _ := strings.Cut(forWaiters(t, script), "\n-- fragments\n")
@@ -103,7 +103,7 @@ func scenes() (all []scene) {
 // forWaiters returns the script without its short way for keys without waiters.
 func forWaiters(t *testing.T, script string) string {
 	t.Helper()
-	return withoutShortWay(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[6] and", "release": "if ours and not ARGV[2] and"}[script])
+	return withoutShortWay(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[5] and", "release": "if ours and not ARGV[2] and"}[script])
 }
 
 // longWay returns the text of a script without its short ways.

@@ -35,7 +35,7 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		l.wantHolder(c)
 		e := ears[i].wantGranted(c)
 		text := l.server.Get(t.Context(), l.key).Val()
-		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handedTTL {
+		if text != fmt.Sprintf("%s:%d:%d:", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handedTTL {
 			t.Fatalf("event %+v, and the lease is %q", e, text)
 		}
 		if e.At.Before(before.Add(-time.Second)) || e.At.After(time.Now().Add(time.Second)) {

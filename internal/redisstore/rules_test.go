@@ -52,7 +52,7 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		keys   []string
 		args   []any
 	}{
-		"acquire of a held key":     {acquireScript, []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
+		"acquire of a held key":     {acquireScript, []string{"H", "Q", "C", "X"}, []any{token, 60000}},
 		"acquire_all":               {acquireAllScript, []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
 		"release":                   {releaseScript, []string{"L", "Q", "C", "X"}, []any{token, ""}},
 		"renew":                     {renewScript, []string{"L"}, []any{token, 1000}},
@@ -97,7 +97,7 @@ func TestACounterAtTheEndOfTheNumbersGivesNoFence(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	for _, counter := range []string{"9007199254740991", "9007199254740992"} {
 		c.Set(t.Context(), "C", counter, 0)
-		err := c.Eval(t.Context(), acquireScript.Text, []string{"L", "Q", "C", "X"}, strings.Repeat("T", tokenBytes), 60000, 1).Err()
+		err := c.Eval(t.Context(), acquireScript.Text, []string{"L", "Q", "C", "X"}, strings.Repeat("T", tokenBytes), 60000).Err()
 		if err == nil || !strings.Contains(err.Error(), "2^53") || c.Exists(t.Context(), "L").Val() != 0 {
 			t.Errorf("%s: %v", counter, err)
 		}
@@ -128,7 +128,7 @@ func acquireFree(t *testing.T, c *redis.Client, name string, block int) (fence, 
 	t.Helper()
 	token := strings.Repeat("T", tokenBytes)
 	keys := []string{"L" + name, "Q" + name, "C" + name, "X" + name}
-	if err := c.Eval(t.Context(), acquireScript.Text, keys, token, 60000, block).Err(); err != nil {
+	if err := c.Eval(t.Context(), acquireScript.Text, keys, token, 60000, "", "", block).Err(); err != nil {
 		t.Fatal(err)
 	}
 	lease := c.Get(t.Context(), keys[0]).Val()

@@ -170,7 +170,7 @@ var (
 	acquireScript     = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
 	acquireAllScript  = NewScript(luaFiles, "acquire_all", "grant")
 	acquireEachScript = NewScript(luaFiles, "acquire_each")
-	acquiresTogether  = &link.Together{Script: acquireEachScript.Script, Keys: 4, Args: []int{0, 1, 2, 4}}
+	acquiresTogether  = &link.Together{Script: acquireEachScript.Script, Keys: 4, Args: []int{0, 1, 2}}
 	rwAcquireScript   = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
 	semAcquireScript  = NewScript(luaFiles, "sem_acquire", "grant", "hand", "queue", "permits")
 
@@ -225,7 +225,7 @@ const PermitsToken = "permits"
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// LeaseText is the value of L: token:fence:block[:metadata], where token may also be the word
+// LeaseText is the value of L: token:fence:block:metadata, where token may also be the word
 // "shared" or "permits". The value of a kept key is kept:fence.
 type LeaseText struct {
 	Token    string

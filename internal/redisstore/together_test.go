@@ -68,7 +68,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 					if s.releases {
 						keys, args = append(keys, k.l, k.q), append(args, k.token)
 					} else {
-						keys, args = append(keys, k.l, k.q, k.c, k.x), append(args, k.token, 60000, k.block, k.meta)
+						keys, args = append(keys, k.l, k.q, k.c, k.x), append(args, k.token, 60000, k.meta)
 					}
 				}
 				text := acquireEach
@@ -100,9 +100,9 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 					continue
 				}
 				k := s.calls[i]
-				text, args := acquire, []any{k.token, 60000, k.block}
+				text, args := acquire, []any{k.token, 60000}
 				if k.meta != "" {
-					args = append(args, "", k.meta)
+					args = append(args, k.meta)
 				}
 				if s.releases {
 					text, args = release, []any{k.token}
@@ -156,7 +156,6 @@ type encounter struct {
 
 type metCall struct {
 	l, q, c, x, token, prior, meta string
-	block                          int
 	do                             func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }
 
@@ -175,7 +174,7 @@ func newEncounter(r *rand.Rand, n int) *encounter {
 		}
 		s.calls = append(s.calls, metCall{
 			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", at*7%(n-3)), x: "X" + token, token: token,
-			prior: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
+			prior: b.name, do: b.do, meta: []string{"", "worker 1"}[r.IntN(2)],
 		})
 	}
 	return s
@@ -242,7 +241,7 @@ func TestACounterThatIsNoTextSparesTheCallsBesideIt(t *testing.T) {
 		keys, args := []string{}, []any{}
 		for i, counter := range counters {
 			keys = append(keys, fmt.Sprint(counter, i), fmt.Sprint("Q", i), counter, fmt.Sprint("X", i))
-			args = append(args, fmt.Sprintf("%0*d", tokenBytes, i), 60000, 1, "")
+			args = append(args, fmt.Sprintf("%0*d", tokenBytes, i), 60000, "")
 		}
 		return c.Eval(t.Context(), scriptText(t, "acquire_each"), keys, args...).Text()
 	}

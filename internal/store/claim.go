@@ -23,6 +23,7 @@ type Claim struct {
 
 	TTL        time.Duration // Acquire, Renew: how long the server keeps the lease from now
 	FenceCount int           // Acquire: how many fences to reserve, at least 1
+	Lone       bool          // Acquire: one fence suffices if the key is free, because nobody else in the process wants it
 	Metadata   string        // Acquire: stored in the lease, with what Sign has added to it
 	OnceFor    time.Duration // Acquire: > 0 asks for the done mark. Release with Complete: how long the mark lasts
 

@@ -1,9 +1,9 @@
 -- acquire.lua: grant the lease to a token; if another token holds it, return the holder and queue.
 --
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D]
--- ARGV: token · ttl in ms · fences to reserve · [how the token waits:
---   inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
---   when the done mark counts, and is among KEYS; then metadata may be ""]
+-- ARGV: token · ttl in ms · [metadata · how the token waits: inbox|hand-ms|mode|block|once as in an
+--   entry of Q, "" when it does not queue · fences to reserve when the key is free, missing: one ·
+--   "1" when the done mark counts, and is among KEYS]
 -- returns: server-µs fence when the lease is granted with all the fences that were asked for ·
 --   "granted" server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is the
 --   token's place in Q, or the place that it would get if it does not queue, and listeners is "-"
@@ -17,40 +17,25 @@
 --   happened. Otherwise the first write is GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing. A full server accepts these commands, and every replica refuses them.
 
--- This is the short way for a free key without waiters. It has the same effect as the long way
--- below. Numbers stay text where possible, because converting one number takes as long as a
--- command. One command looks at L, Q and X: an undo of this call may have come first. X is a key of
--- the token, so no other key can show the undo.
+-- This is the short way for one fence of a free key without waiters. It has the same effect as the
+-- long way below. Numbers stay text where possible, because converting one number takes as long as
+-- a command. One command looks at L, Q and X: an undo of this call may have come first. X is a key
+-- of the token, so no other key can show the undo.
 --
 -- SET … GET writes C before the script knows C's old value. This is safe, because no other command
 -- runs in between: a larger old value is counted on or written back before the script ends. If C is
 -- no text, SET … GET changes nothing and fails with WRONGTYPE.
-if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
+if not ARGV[5] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   local clock = redis.call('TIME')
   local stamp = clock[1] .. (#clock[2] == 6 and clock[2] or string.sub('00000' .. clock[2], -6))
-  local fence, last = stamp, stamp -- the first and the last fence of the block
-  if ARGV[3] ~= '1' then
-    local micros = clock[2] + ARGV[3] - 1
-    last = micros < 1000000 and #ARGV[3] < 6 and clock[1] .. string.format('%06d', micros)
-  end
-  local before = last and redis.call('SET', KEYS[3], last, 'GET')
+  local fence, before = stamp, redis.call('SET', KEYS[3], stamp, 'GET')
   if before and (#before ~= #stamp or before >= stamp) then
     local ahead = #before == #stamp and tonumber(before)
-    if ahead and ahead + ARGV[3] <= stamp + 100000 then
-      -- The block is at most as far ahead of the clock as grant.lua allows.
-      fence = string.format('%.0f', ahead + 1)
-      redis.call('SET', KEYS[3], string.format('%.0f', ahead + ARGV[3]))
-    else
-      redis.call('SET', KEYS[3], before)
-      last = nil -- the long way follows
-    end
+    fence = ahead and ahead < stamp + 100000 and string.format('%.0f', ahead + 1)
+    redis.call('SET', KEYS[3], fence or before)
   end
-  if last then
-    local lease = ARGV[1] .. ':' .. fence .. ':' .. ARGV[3]
-    if ARGV[5] then
-      lease = lease .. ':' .. ARGV[5]
-    end
-    redis.call('SET', KEYS[1], lease, 'PX', ARGV[2])
+  if fence then -- otherwise the long way follows
+    redis.call('SET', KEYS[1], ARGV[1] .. ':' .. fence .. ':1:' .. (ARGV[3] or ''), 'PX', ARGV[2])
     return stamp .. ' ' .. fence
   end
 end
@@ -68,7 +53,7 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
     end
     local clock, place = redis.call('TIME'), redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
     local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-    local entry = ARGV[1] .. '|' .. ARGV[4] .. '|' .. (ARGV[5] or '')
+    local entry = ARGV[1] .. '|' .. ARGV[4] .. '|' .. ARGV[3]
     local there = redis.call('PEXPIRE', KEYS[2], '60000')
     if redis.call('ZADD', KEYS[2], 'NX', stamp, entry) == 0 then
       break
@@ -92,7 +77,7 @@ end
 
 -- fragments
 
-local waits, metadata = ARGV[4] or '', ARGV[5] or ''
+local metadata, waits = ARGV[3] or '', ARGV[4] or ''
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local now = tonumber(stamp)
@@ -138,7 +123,7 @@ elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
   lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])
 end
 if not lease then
-  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], metadata)
+  return 'granted' .. at .. ARGV[2] .. ' ' .. grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[5] or '1', metadata)
 end
 
 local place, listening

@@ -63,10 +63,7 @@ for i = 1, count do
   else
     -- The counter is read again, because the previous lease may have the same counter.
     local fence, block, last = mint(now, stamp, redis.call('GET', KEYS[5 * i - 2]), ARGV[5 * i - 2])
-    local lease = ARGV[5 * i - 4] .. ':' .. fence .. ':' .. block
-    if ARGV[5 * i] ~= '' then
-      lease = lease .. ':' .. ARGV[5 * i]
-    end
+    local lease = ARGV[5 * i - 4] .. ':' .. fence .. ':' .. block .. ':' .. ARGV[5 * i]
     redis.call('SET', KEYS[5 * i - 2], last)
     redis.call('SET', KEYS[5 * i - 4], lease, 'PX', ARGV[5 * i - 3])
     answers[i] = 'granted' .. at .. ' ' .. ARGV[5 * i - 3] .. ' ' .. lease

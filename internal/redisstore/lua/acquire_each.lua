@@ -1,8 +1,8 @@
--- acquire_each.lua: grant leases to several tokens, each lease only if its key is free and has
--- no waiters, and its token has no tombstone. Each lease is for a different call.
+-- acquire_each.lua: grant leases with one fence to several tokens, each lease only if its key is
+-- free and has no waiters, and its token has no tombstone. Each lease is for a different call.
 --
 -- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token
--- ARGV: for each lease: token · ttl in ms · fences to reserve · metadata, may be ""
+-- ARGV: for each lease: token · ttl in ms · metadata, may be ""
 -- returns: for each lease "server-µs fence", or "" when nothing was done, and acquire.lua must be
 --   called; as one string, with a line feed between them
 -- idempotent: a second execution finds L taken, and does nothing.
@@ -12,10 +12,10 @@
 --   lease. The answer "" states nothing about a lease, so it may come from a replica.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-local wanted, reserved -- kept for the next lease, because formatting a number takes as long as a command
 local free, granted, counted, answers = false, {}, {}, {}
-for i = 1, #KEYS, 4 do
-  if i % 16 == 1 then -- look at four leases with one command
+for n = 0, #KEYS / 4 - 1 do
+  local i = 4 * n + 1
+  if n % 4 == 0 then -- look at four leases with one command
     free = redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 3],
       KEYS[i + 4] or KEYS[i], KEYS[i + 5] or KEYS[i], KEYS[i + 7] or KEYS[i],
       KEYS[i + 8] or KEYS[i], KEYS[i + 9] or KEYS[i], KEYS[i + 11] or KEYS[i],
@@ -23,39 +23,27 @@ for i = 1, #KEYS, 4 do
   end
   local lease, counter, fence = KEYS[i], KEYS[i + 2], nil
   if not granted[lease] and (free or redis.call('EXISTS', KEYS[i], KEYS[i + 1], KEYS[i + 3]) == 0) then
-    if ARGV[i + 2] ~= wanted then
-      wanted = ARGV[i + 2]
-      local micros = clock[2] + wanted - 1 -- the last fence of the block
-      reserved = micros < 1000000 and #wanted < 6 and clock[1] .. string.format('%06d', micros)
-    end
-    local before, last = counted[counter], nil -- before: a value of C that is not smaller than the clock
-    if not before and reserved then
+    local before = counted[counter] -- a value of C that is not smaller than the clock
+    if not before then
       if next(granted) then
-        before = redis.pcall('SET', KEYS[i + 2], reserved, 'GET')
+        before = redis.pcall('SET', KEYS[i + 2], stamp, 'GET')
       else
-        before = redis.call('SET', KEYS[i + 2], reserved, 'GET')
+        before = redis.call('SET', KEYS[i + 2], stamp, 'GET')
       end
       if not before or type(before) == 'string' and #before == #stamp and before < stamp then
-        fence, last = stamp, reserved
+        fence = stamp
       elseif type(before) == 'table' then
         before = nil -- an error, for a counter that is no text
       end
     end
     if before and not fence then
       local ahead = #before == #stamp and tonumber(before)
-      last = before
-      if ahead and ahead + wanted <= stamp + 100000 then
-        fence, last = string.format('%.0f', ahead + 1), string.format('%.0f', ahead + wanted)
-      end
-      redis.call('SET', KEYS[i + 2], last)
+      fence = ahead and ahead < stamp + 100000 and string.format('%.0f', ahead + 1)
+      redis.call('SET', KEYS[i + 2], fence or before)
     end
     if fence then
-      local text = ARGV[i] .. ':' .. fence .. ':' .. wanted
-      if ARGV[i + 3] ~= '' then
-        text = text .. ':' .. ARGV[i + 3]
-      end
-      redis.call('SET', KEYS[i], text, 'PX', ARGV[i + 1])
-      granted[lease], counted[counter] = true, last
+      redis.call('SET', KEYS[i], ARGV[3 * n + 1] .. ':' .. fence .. ':1:' .. ARGV[3 * n + 3], 'PX', ARGV[3 * n + 2])
+      granted[lease], counted[counter] = true, fence
     end
   end
   answers[#answers + 1] = fence and stamp .. ' ' .. fence or ''

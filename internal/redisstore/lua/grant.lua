@@ -47,10 +47,7 @@ local function grant(now, stamp, counter, token, ttl, wanted, metadata)
   usable(counter)
   local last
   stamp, wanted, last = mint(now, stamp, counter, wanted)
-  local lease = token .. ':' .. stamp .. ':' .. wanted
-  if metadata ~= '' then
-    lease = lease .. ':' .. metadata
-  end
+  local lease = token .. ':' .. stamp .. ':' .. wanted .. ':' .. metadata
   redis.call('SET', KEYS[3], last)
   if not redis.call('SET', KEYS[1], lease, 'PX', ttl, 'NX') then
     redis.call('GET', KEYS[1]) -- raises WRONGTYPE, because the key holds data that is no lock

@@ -67,7 +67,7 @@ if ours and ARGV[2] and not ARGV[3] then
     end
     redis.call('ZADD', KEYS[2], '-' .. ticket, entry)
     redis.call('SET', KEYS[3], last)
-    redis.call('SET', KEYS[1], token .. ':' .. stamp .. ':' .. block .. (metadata == '' and '' or ':' .. metadata), 'PX', ms)
+    redis.call('SET', KEYS[1], token .. ':' .. stamp .. ':' .. block .. ':' .. metadata, 'PX', ms)
     local message = 'granted ' .. stamp .. ' ' .. stamp .. ' ' .. block .. ' ' .. ms .. ' ' .. token ..
       (by and '|' .. by or '') .. ' ' .. KEYS[1]
     if sharded then

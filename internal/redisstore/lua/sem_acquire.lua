@@ -16,20 +16,19 @@
 --   nothing has happened. Otherwise the first write is GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE,
 --   which may change nothing. A full server accepts these commands, and every replica refuses them.
 
--- This is the short way for a free key without waiters. It has the same effect as the long way
--- below.
-if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]) == 0 then
+-- This is the short way for one fence of a free key without waiters. It has the same effect as the
+-- long way below.
+if ARGV[3] == '1' and not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
   local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-  local micros = clock[2] + ARGV[3] - 1 -- the last fence of the block
-  if (not last or #last == #stamp and last < stamp) and micros < 1000000 and #ARGV[3] < 6 then
+  if not last or #last == #stamp and last < stamp then
     local ttl = tonumber(ARGV[2])
     local life = string.format('%.0f', ttl + 60000)
-    redis.call('SET', KEYS[3], clock[1] .. string.format('%06d', micros))
+    redis.call('SET', KEYS[3], stamp)
     redis.call('SET', KEYS[1], 'permits:' .. stamp .. ':1', 'PX', ARGV[2])
     redis.call('ZADD', KEYS[4], string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000) + ttl), ARGV[1])
     redis.call('HSET', KEYS[5],
-      ARGV[1], table.concat({stamp, ARGV[3], ARGV[4], ARGV[5], '0', '-', ARGV[7] or ''}, '|'),
+      ARGV[1], table.concat({stamp, '1', ARGV[4], ARGV[5], '0', '-', ARGV[7] or ''}, '|'),
       '=', ARGV[5] .. '|' .. string.format('%.0f', ARGV[4] - 1) .. '|0|' .. stamp .. '||0')
     redis.call('PEXPIRE', KEYS[4], life)
     redis.call('PEXPIRE', KEYS[5], life)
