@@ -21,21 +21,14 @@ type (
 	//	Since    time.Time     // when the lease was granted, by the server's clock; zero when unknown
 	//	Left     time.Duration // the time until the lease ends unless renewed; < 0: it has no end
 	//	Waiters  int           // the number of entries in the server's queue
-	//	Readers  int           // with Mode Shared: how many leases share the key, usually one for each process that reads
-	//	Metadata string
+	//	Readers  int           // with Mode Shared: how many leases share the key, usually one for each process
+	//	Metadata string        // as Since, of the first reader of the phase
+	//	Traceparent string     // the span under which the holder took the key, if its Observer has stored it
 	//
-	//	// Traceparent is the span under which the holder took the key, in the format of the header
-	//	// traceparent, if the holder's Observer has stored it; "" when it is not known.
-	//	Traceparent string
+	//	Reading []Reader // with Mode Shared: the leases, in the order in which they run out
 	//
-	//	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
-	//	// The fields Metadata and Since above belong to the first reader of the phase. The server
-	//	// stores neither value for later readers.
-	//	Reading []Reader
-	//
-	//	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is
-	//	// the fence of the first permit since the key was free. All other fields above are about the
-	//	// permit that runs out first.
+	//	// The permits of a semaphore, in the order in which they run out. Fence is that of the first
+	//	// permit since the key was free; all other fields above are about the one that runs out first.
 	//	Permits []Permit
 	//	Used    int // how many units of a semaphore are held
 	//	Limit   int // the smallest Limit of the permits that are held
@@ -44,20 +37,15 @@ type (
 	// Reader is one of the leases that share a key.
 	//
 	//	Left    time.Duration // the time until the lease runs out unless renewed
-	//	Process int           // readers with the same number are in one process; 0: a reader that no message reaches
+	//	Process int           // readers with the same number are in one process; 0: no message reaches it
 	Reader = store.Reader
 
-	// Permit is one holder's units of a semaphore.
+	// Permit is one holder's units of a semaphore. Fields that are not listed are as in Info.
 	//
-	//	Fence    uint64        // the fence that Revoke needs
-	//	Weight   int           // how many units the permit holds
-	//	Limit    int           // how many units may be held at once, by the Rule of the permit's holder
-	//	Since    time.Time     // when the permit was granted, by the server's clock; zero when unknown
-	//	Left     time.Duration // the time until the permit ends unless renewed
-	//	Kept     bool          // the permit was released, but Rule.KeepFor keeps its units
-	//	Metadata string
-	//
-	//	Traceparent string // as in Info
+	//	Weight int  // how many units the permit holds
+	//	Limit  int  // how many units may be held at once, by the Rule of the permit's holder
+	//	Kept   bool // the permit was released, but Rule.KeepFor keeps its units
+	//	Fence, Since, Left, Metadata, Traceparent
 	Permit = store.Permit
 
 	// Waiter is an entry in the queue of a key: see [Engine.Queue]. Callers of one process that
@@ -66,12 +54,11 @@ type (
 	//	Mode     Mode
 	//	Since    time.Time // when the waiter began to wait, by the server's clock; zero when unknown
 	//	Handed   bool      // the key was handed to the waiter, and the waiter has not confirmed yet
-	//	Gone     bool      // the waiter's process does not listen any more, so its turn passes to the next waiter
-	//	Process  int       // the number of the waiter's process in this answer, from 1; 0: the waiter polls, without an inbox
+	//	Gone     bool      // the waiter's process does not listen any more, so its turn passes on
+	//	Process  int       // the number of the waiter's process in this answer, from 1; 0: the waiter polls
 	//	Metadata string    // "" if the Store keeps no metadata of waiters
-	//
-	//	Weight int // how many units of a semaphore the waiter needs; 0: it waits for a lock
-	//	Limit  int // how many units may be held at once, by the waiter's Rule
+	//	Weight   int       // how many units of a semaphore the waiter needs; 0: it waits for a lock
+	//	Limit    int       // how many units may be held at once, by the waiter's Rule
 	Waiter = store.Waiter
 
 	// Node is the state of one node of a quorum, or of the only server, as this process sees it:
@@ -80,13 +67,10 @@ type (
 	//	Index  int    // the place in the list of clients, from 0
 	//	Addr   string // the address that the node's client connects to; "" when it is not known
 	//	State  NodeState
-	//	Reason string // why the node does not vote, and what to do; "" when it votes
-	//	// The time until the node votes if nothing else happens; 0 when it votes, or when the time is
-	//	// not known.
-	//	Left   time.Duration
-	//	Offset time.Duration // the difference between the node's clock and the median of all nodes' clocks
-	//	// Why this process' waiters poll, and get no messages from the node; "" while they get them.
-	//	Polls string
+	//	Reason string        // why the node does not vote, and what to do; "" when it votes
+	//	Left   time.Duration // until the node votes if nothing else happens; 0: it votes, or unknown
+	//	Offset time.Duration // from the median of all nodes' clocks
+	//	Polls  string        // why this process' waiters poll; "" while they get messages
 	Node = store.Node
 
 	// NodeState is [NodeVotes], or a word that says why a node does not vote: joins, clock,
@@ -103,8 +87,7 @@ type (
 // NodeVotes is the state of a node that votes.
 const NodeVotes = store.NodeVotes
 
-// Inspect returns the present holder of key. The answer may be out of date when it arrives, because
-// Inspect does not lock the key.
+// Inspect returns the present holder of key. The answer may be out of date when it arrives.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
@@ -120,19 +103,17 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-// Inspect returns the present holder of the lease's key, as [Engine.Inspect] does. This method is
-// for code that has a lease but not the Locker of the lease. If the lease is still held, Inspect
-// returns Held and the lease's Fence.
+// Inspect returns the present holder of the lease's key, as [Engine.Inspect] does, for code that
+// has no Locker. If the lease is still held, it returns Held and the lease's Fence.
 func (l *Lease) Inspect(ctx context.Context) (Info, error) {
 	return l.engine.Inspect(ctx, l.root().rule.Key)
 }
 
 // Keys returns, sorted, the keys that now have a holder or waiters or are kept by Rule.KeepFor.
-// pattern is a glob-style pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at
-// all keys of the server, in many steps that do not block the server (SCAN). On a server with many
-// keys, Keys takes seconds, so use it for operators and not in each request. A key that is locked
-// or freed while Keys runs may be missing. If another library holds a key, the key is listed only
-// while a waiter of latchkit waits for it.
+// pattern is a glob-style pattern of Redis, such as "order:*". Keys looks at all keys of the
+// server, in many steps that do not block the server (SCAN), which may take seconds: it is for
+// operators. A key that is locked or freed meanwhile may be missing. A key that another library
+// holds is listed only while a waiter of latchkit waits for it.
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
@@ -151,9 +132,8 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 // literal escapes a text, so that the resulting pattern matches only this text.
 var literal = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)
 
-// Queue returns the waiters of key that the server knows now. The waiter whose turn comes next is
-// the first. Callers of one process that wait for a key on equal terms usually share one entry.
-// A Locker on several servers promises no order, and keeps no metadata of waiters.
+// Queue returns the waiters of key that the server knows now, the next one first. A Locker on
+// several servers promises no order, and keeps no metadata of waiters.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
@@ -168,9 +148,8 @@ func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 }
 
 // Revoke takes the lease of key away from the holder with this fence, which [Engine.Inspect] shows.
-// The holder learns of the revocation (ErrRevoked) at its next renewal, or at its deadline if the
-// lease is not renewed. Until then the holder may continue to work, so let the database check the
-// fence. reason is shown to the holder, so do not put secrets in it.
+// The holder learns of it (ErrRevoked) at its next renewal, or at its deadline if the lease is not
+// renewed, so let the database check the fence. reason is shown to the holder: put no secret in it.
 //
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
 // another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
@@ -198,11 +177,10 @@ func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason st
 	return err
 }
 
-// RaiseFence makes the next fence of key larger than atLeast. Use RaiseFence if the server has lost
-// its counter and the database remembers a larger fence. RaiseFence never lowers the fence. A
-// server that loses its data forgets the raised fence, and its next fence begins at its clock. So
-// if atLeast is above the clock, call RaiseFence again after such a loss. On a quorum, a rolling
-// restart without persistence is such a loss.
+// RaiseFence makes the next fence of key larger than atLeast, for a server that has lost its
+// counter while the database remembers a larger fence. It never lowers the fence. If atLeast is
+// above the server's clock, call RaiseFence again after each loss of the server's data; on a
+// quorum, a rolling restart without persistence is such a loss.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
@@ -215,11 +193,12 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 	return err
 }
 
-// Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
-// vote, and for how long they will not vote. Nodes changes nothing: only a request for a lock lets a
-// node begin its wait. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
-// node. Of a Cluster in a quorum, Nodes shows the slot that this process has used last. Of a server or a Cluster, Nodes returns what this process knows: one node, with the reason
-// why its waiters poll. A Store without subscriptions returns [ErrUnsupported].
+// Nodes asks the nodes of a quorum for their state: which nodes vote, why the others do not, and
+// for how long. It changes nothing: only a request for a lock lets a node begin its wait. ctx
+// limits the whole wait, and [WithNodeTimeout] the wait for each node. Of a Cluster in a quorum,
+// Nodes shows the slot that this process has used last. Of a server or a Cluster, it returns one
+// node, with the reason why its waiters poll. A Store without subscriptions returns
+// [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}

@@ -9,24 +9,19 @@ import (
 )
 
 // A cohort consists of the callers of this process that want one key on the same terms. One of
-// these callers, the leader, asks the server or holds the lock. The other callers wait in the
-// cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe
-// and Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next
-// caller of the cohort, with the next fence of its block. After the streak, the hold goes back to
-// the server, and then the next waiter leads.
-//
-// The table shows the events of a cohort with waiters, and what follows:
+// these callers, the leader, asks the server or holds the lock. The others wait in the cohort, in
+// order, and send nothing to the server (lock cohorting: Dice, Marathe and Shavit, PPoPP 2012).
+// While a streak lasts, a hold that its user releases goes to the next caller, with the next fence
+// of its block. The table shows the events of a cohort with waiters, and what follows:
 //
 //	release, streak not over  the next waiter gets the hold
 //	release, streak over      the next waiter leads when the release has ended, or had an attempt
 //	                          without an answer: its first question must not overtake the release
 //	the hold is lost          the next waiter leads, with a token of its own
-//	the leader gives up       the next waiter leads, with the leader's place in the server's queue
-//	or fails                  if that is certain; if the server cannot be reached, overdue waiters
-//	                          fail with the leader
+//	the leader gives up       the next waiter leads, with the leader's place in the server's queue;
+//	or fails                  if the server cannot be reached, overdue waiters fail with the leader
 //	the leader must wait,     the caller that came last is refused
-//	and WithMaxWaiters is
-//	reached
+//	WithMaxWaiters reached
 //	a waiter gives up         it leaves; if its turn has come meanwhile, the turn is passed on
 type cohort struct {
 	terms   terms
@@ -105,7 +100,6 @@ type cohorts struct {
 
 	mu     sync.Mutex
 	active map[terms]*cohort
-	spare  []*cohort        // ended cohorts, whose memory is used again
 	phases map[string]*hold // the holds of readers, by their tokens
 }
 
@@ -115,10 +109,9 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// sharedTerms returns the terms on which callers with the rule r share a lease. It also returns
-// whether such callers share a lease at all. KeepFor, EndAfter, OnceFor, Metadata and
-// WithoutRenewal concern one caller's lease, so callers with these settings do not share. A writer
-// with NoWait asks the server itself. Readers share a lease even with NoWait.
+// sharedTerms returns the terms on which callers with the rule r share a lease, and whether they
+// do: not if r sets what concerns one caller's lease, and not a writer with NoWait, which asks the
+// server itself.
 func (cs *cohorts) sharedTerms(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
@@ -131,20 +124,15 @@ func (cs *cohorts) sharedTerms(r Rule, adaptive bool) (terms, bool) {
 }
 
 // enter makes w the leader of the cohort with the terms t, or puts it behind the waiters of this
-// cohort, or in front of them if its turn had come already. If the cohort already has a leader or a
-// holder, a caller with NoWait gets a cohort of its own. When too many callers wait, admitted is
-// false. The result seen is what a caller that does not lead learns of the holder.
+// cohort, or in front of them if its turn had come already. A caller with NoWait gets a cohort of
+// its own instead. When too many callers wait, admitted is false. seen is what a caller that does
+// not lead learns of the holder.
 func (cs *cohorts) enter(w *waiter, t terms, inFront bool) (seen knownHolder, admitted bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.active[t]
 	if c == nil {
-		if n := len(cs.spare); n > 0 {
-			c, cs.spare = cs.spare[n-1], cs.spare[:n-1]
-		} else {
-			c = new(cohort)
-		}
-		c.terms = t
+		c = &cohort{terms: t}
 		cs.active[t] = c
 		w.cohort, w.leads, w.first = c, true, true
 		return knownHolder{}, true
@@ -236,8 +224,8 @@ func (cs *cohorts) noteFailure(w *waiter) {
 }
 
 // makeRoom is called when the leader w must wait and WithMaxWaiters is reached. The leader counts
-// as a waiter only now, and other callers may have taken the last places before. So the caller that
-// came last is refused, with the error refused. makeRoom returns false if the leader came last.
+// as a waiter only now, so the caller that came last is refused, with the error refused. makeRoom
+// returns false if the leader came last.
 func (cs *cohorts) makeRoom(w *waiter, refused error) bool {
 	if !w.leads {
 		return false
@@ -271,9 +259,8 @@ func (cs *cohorts) setHold(h *hold) {
 }
 
 // release is called when the user of h releases h. If h was handed over, or other callers still use
-// it, passed is true. If passed is false, h must go back to the server. If the cohort has waiters
-// but no leader, release returns the cohort as rest, and its caller must call leadAfterRelease.
-// Until that call, the waiters stay in the cohort, and can leave it.
+// it, passed is true. Otherwise h must go back to the server, and if the cohort has waiters but no
+// leader, it is the result rest, for which the caller must call leadAfterRelease.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -318,8 +305,8 @@ func (cs *cohorts) abdicate(w *waiter) {
 }
 
 // leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
-// place may be in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort,
-// and keeps its memory, unless permits still refer to it. The caller holds cs.mu.
+// place may be in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort.
+// The caller holds cs.mu.
 func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	if c.hold != nil {
 		delete(cs.phases, c.hold.claim.Owner)
@@ -337,10 +324,6 @@ func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	}
 	if cs.active[c.terms] == c {
 		delete(cs.active, c.terms)
-		c.waiting, c.last = c.waiting[:0], nil
-		if len(cs.spare) < mostSpare && !c.isPermits() {
-			cs.spare = append(cs.spare, c)
-		}
 	}
 }
 
@@ -363,10 +346,9 @@ func (h *hold) holder() store.Holder {
 // the cohorts' mutex.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
 
-// streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. Each
-// has a fence of its own, out of the block of fences of the hold. The streak ends after
-// [WithHandoffs] callers or after streakWithin. Then the hold goes back to the server, so that
-// other processes have their turn.
+// streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. The
+// streak ends after [WithHandoffs] callers or after streakWithin, so that other processes have
+// their turn.
 type streaks struct{ *cohorts }
 
 func (streaks) granted(c *cohort, h *hold) { c.hold = h }

@@ -110,7 +110,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 		}
 		e.leaveAcquire()
 	}()
-	w.observe()
+	w.observed, w.finish = e.cfg.observe(ctx, OpAcquire, w.rule)
 	lease, err := w.report(w.run())
 	returned = true
 	if err == nil {
@@ -146,11 +146,6 @@ func (e *Engine) newWaiter(ctx context.Context, rule Rule) (*waiter, error) {
 		return nil, w.fail(err, 0)
 	}
 	return w, nil
-}
-
-// observe notifies the Observer that the acquire begins.
-func (w *waiter) observe() {
-	w.observed, w.finish = w.engine.cfg.observe(w.observed, OpAcquire, w.rule)
 }
 
 // report tells the Observer the result (lease, err), and returns the same values.

@@ -26,7 +26,7 @@ var (
 	// names another holder.
 	ErrLost = errors.New("the lock was lost")
 	// ErrRevoked: an operator called Revoke. errors.Is(err, ErrLost) is true as well.
-	ErrRevoked error = revoked{}
+	ErrRevoked error = &errorOf{ErrLost, "the lock was revoked by an operator"}
 	// ErrExpired: the lease reached its EndAfter, or the lease is not renewed and reached the end
 	// of its TTL.
 	ErrExpired = errors.New("the lease reached its maximum duration")
@@ -44,7 +44,7 @@ var (
 	// ErrSelfDeadlock: the context of the call holds the key already, so the caller would
 	// wait for itself. [NewReentrant] permits nested holds, and [Detach] makes a context that is no
 	// holder. errors.Is(err, ErrUnsupported) is true as well.
-	ErrSelfDeadlock error = selfDeadlock{}
+	ErrSelfDeadlock error = &errorOf{ErrUnsupported, "self-deadlock: the caller holds the key already"}
 	// ErrGone: Revoke found no holder with the given fence.
 	ErrGone = errors.New("the holder with this fence does not hold the lock any more")
 	// ErrInvalidKey: the key cannot be locked. The text of the error says which keys are allowed.
@@ -66,15 +66,14 @@ var (
 //	Err  error
 type NodeError = store.NodeError
 
-type revoked struct{}
+// An errorOf is an error that errors.Is also takes for another one, of which it is a case.
+type errorOf struct {
+	of   error
+	text string
+}
 
-func (revoked) Error() string        { return "the lock was revoked by an operator" }
-func (revoked) Is(target error) bool { return target == ErrLost }
-
-type selfDeadlock struct{}
-
-func (selfDeadlock) Error() string        { return "self-deadlock: the caller holds the key already" }
-func (selfDeadlock) Is(target error) bool { return target == ErrUnsupported }
+func (e *errorOf) Error() string        { return e.text }
+func (e *errorOf) Is(target error) bool { return target == e.of }
 
 // errPanicked is what an Observer gets when a call ended without a result.
 var errPanicked = errors.New("a function or a context of the caller has panicked, or has ended the goroutine")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -85,7 +84,7 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 		switch r := &h.renewal; {
 		case now >= r.deadline.load():
 			k.due.remove(h)
-			ended = append(ended, ending{h, r.leases(), h.errTimeout()})
+			ended = append(ended, ending{h, slices.Clone(r.users), h.errTimeout()})
 			continue
 		case r.lookTime() < r.deadline.load():
 			renewals = append(renewals, h)
@@ -132,7 +131,7 @@ func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 	if k.engine.isClosing() {
 		return false
 	}
-	h.renewal.lease = lease
+	h.renewal.users = append(h.renewal.one[:0], lease)
 	k.planRenewal(h, h.start, h.renewal.renewTTL)
 	if h.renewal.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.renewal.handoffTTL until the first renewal
 		h.renewal.renewAt = h.start.plus(h.renewal.handoffTTL / 8)
@@ -166,7 +165,7 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
 		k.due.remove(h)
 	}
 	release.Claim = h.claim
-	release.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
+	release.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.claim.TTL)
 	lives := max(h.renewal.longest, release.Claim.TombstoneTTL)
 	if h.claim.Queue { // a quorum's node that has not granted the lease may have queued the token
 		lives = max(lives, calls.QueueLife)
@@ -187,22 +186,17 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	if h.renewal.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.renewal.deadline.load() {
 		return false
 	}
-	h.renewal.addUser(lease)
+	h.renewal.users = append(h.renewal.users, lease)
 	return true
 }
 
-// removeUser removes l from the Leases that use h. If others stay, one of them takes the place of
-// the first user, whose events are those of the hold.
+// removeUser removes l from the Leases that use h. The events of the hold are those of the first that
+// stays.
 func (k *keeper) removeUser(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(h.renewal.sharers, l)
-	if h.renewal.lease == l {
-		h.renewal.lease = nil
-		for h.renewal.lease = range h.renewal.sharers {
-			break
-		}
-		delete(h.renewal.sharers, h.renewal.lease)
+	if i := slices.Index(h.renewal.users, l); i >= 0 {
+		h.renewal.users = slices.Delete(h.renewal.users, i, i+1)
 	}
 }
 
@@ -215,8 +209,8 @@ func (k *keeper) beginHandOff(h *hold) bool {
 	if !h.isSoundLocked() {
 		return false
 	}
-	if h.renewal.lease = nil; !h.renewal.adaptive {
-		h.renewal.renewTTL = h.ttl
+	if h.renewal.users = h.renewal.users[:0]; !h.renewal.adaptive {
+		h.renewal.renewTTL = h.claim.TTL
 	}
 	return true
 }
@@ -232,11 +226,11 @@ func (k *keeper) isSound(h *hold) bool {
 // last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
 // least half of its TTL is left. The caller holds the keeper's mutex.
 func (h *hold) isSoundLocked() bool {
-	whole := h.ttl
+	whole := h.claim.TTL
 	if h.renewal.handoffTTL > 0 {
 		whole = h.renewal.handoffTTL
 	}
-	extended := h.renewal.longest > h.ttl && !h.renewal.adaptive
+	extended := h.renewal.longest > h.claim.TTL && !h.renewal.adaptive
 	return h.renewal.index > 0 && h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
 }
 
@@ -442,7 +436,7 @@ func (k *keeper) lose(h *hold, reason error) {
 		return
 	}
 	k.due.remove(h)
-	users := h.renewal.leases()
+	users := slices.Clone(h.renewal.users)
 	k.mu.Unlock()
 	h.handleLoss(users, reason, false)
 }
@@ -454,13 +448,13 @@ func (k *keeper) takeOverdue(l *Lease) (h *hold, users []*Lease, reason error, r
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h = l.hold
-	if !h.renewal.isUsedBy(l) || instantOf(time.Now()) < h.renewal.deadline.load() {
+	if !slices.Contains(h.renewal.users, l) || instantOf(time.Now()) < h.renewal.deadline.load() {
 		return h, nil, nil, false
 	}
 	if removed = h.renewal.index > 0; removed {
 		k.due.remove(h)
 	}
-	return h, h.renewal.leases(), h.errTimeout(), removed
+	return h, slices.Clone(h.renewal.users), h.errTimeout(), removed
 }
 
 // errTimeout returns the error for a hold whose deadline has passed. The caller holds the keeper's
@@ -483,7 +477,7 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if !h.renewal.isUsedBy(l) {
+	if !slices.Contains(h.renewal.users, l) {
 		return store.Claim{}, now, false
 	}
 	h.renewal.longest, h.renewal.adaptive = max(h.renewal.longest, ttl), false
@@ -494,8 +488,8 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.renewal.renewTTL = ttl; len(h.renewal.sharers) > 0 {
-		h.renewal.renewTTL = max(ttl, h.ttl)
+	if h.renewal.renewTTL = ttl; len(h.renewal.users) > 1 {
+		h.renewal.renewTTL = max(ttl, h.claim.TTL)
 	}
 }
 
@@ -518,7 +512,7 @@ func (k *keeper) leases() []*Lease {
 	defer k.mu.Unlock()
 	var all []*Lease
 	for h := range k.due.holds() {
-		all = append(all, h.renewal.leases()...)
+		all = append(all, h.renewal.users...)
 	}
 	return all
 }
@@ -544,46 +538,22 @@ func (k *keeper) renewalTTL(h *hold) time.Duration {
 
 // renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
-	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
-	sharers    map[*Lease]bool // the other users
-	renewTTL   time.Duration   // the TTL that a renewal asks for
-	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
-	atMostEnd  instant         // the time at which EndAfter is over; 0: there is no EndAfter
-	deadline   atomicInstant   // the local, conservative time at which the hold is over
-	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
-	renewAt    instant         // when the next renewal is due, if one will be sent
-	firstDue   instant         // for a repeated renewal: when it was first due
-	failure    error           // the error of the last renewal attempt
-	slot       int64           // the number of the hold's slot in the schedule
-	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
-	unanswered int8            // the number of renewals under way
-	final      bool            // the hold is not renewed any more
-	doubtful   bool            // since a suspension, no renewal was answered
-	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
-}
-
-// addUser adds l to the Leases that use the hold.
-func (r *renewal) addUser(l *Lease) {
-	switch {
-	case r.lease == nil:
-		r.lease = l
-	case r.sharers == nil:
-		r.sharers = map[*Lease]bool{l: true}
-	default:
-		r.sharers[l] = true
-	}
-}
-
-// isUsedBy reports whether l is one of the Leases that use the hold.
-func (r *renewal) isUsedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
-
-// leases returns all Leases that use the hold.
-func (r *renewal) leases() []*Lease {
-	var all []*Lease
-	if r.lease != nil {
-		all = append(all, r.lease)
-	}
-	return slices.AppendSeq(all, maps.Keys(r.sharers))
+	users      []*Lease      // none during a hand-off, and before the first use
+	one        [1]*Lease     // the memory of users, for most holds
+	renewTTL   time.Duration // the TTL that a renewal asks for
+	longest    time.Duration // the longest TTL of all renewals, after which the server has forgotten the lease
+	atMostEnd  instant       // the time at which EndAfter is over; 0: there is no EndAfter
+	deadline   atomicInstant // the local, conservative time at which the hold is over
+	handoffTTL time.Duration // > 0: granted by message for this long; the first renewal confirms it
+	renewAt    instant       // when the next renewal is due, if one will be sent
+	firstDue   instant       // for a repeated renewal: when it was first due
+	failure    error         // the error of the last renewal attempt
+	slot       int64         // the number of the hold's slot in the schedule
+	index      int32         // the place in that slot or in the heap, from 1; 0: not in the schedule
+	unanswered int8          // the number of renewals under way
+	final      bool          // the hold is not renewed any more
+	doubtful   bool          // since a suspension, no renewal was answered
+	adaptive   bool          // the Engine chooses the TTL in the field renewTTL
 }
 
 // lookTime returns the time at which the keeper must look at the hold.
@@ -792,12 +762,12 @@ func (k *keeper) observeRenewals(places []int, holds []*hold, claims []store.Cla
 	defer k.mu.Unlock()
 	now := instantOf(time.Now())
 	for _, i := range places {
-		if h := holds[i]; h.renewal.index > 0 && h.renewal.lease != nil {
+		if h := holds[i]; h.renewal.index > 0 && len(h.renewal.users) > 0 {
 			whole := claims[i].TTL
 			if claims[i].ByHandoff { // an earlier answer may have confirmed the hand-off meanwhile
 				whole = cmp.Or(h.renewal.handoffTTL, whole)
 			}
-			ctx, rule := h.renewal.lease.base, h.renewal.lease.rule
+			ctx, rule := h.renewal.users[0].base, h.renewal.users[0].rule
 			event := RenewalEvent{Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i])}
 			calls = append(calls, func() {
 				defer absorb("Renewed")

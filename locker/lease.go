@@ -11,11 +11,9 @@ import (
 	"time"
 )
 
-// A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
-// lock may go to the next caller in this process without a round trip to the server. Callers do
-// not notice whether they got the lock in this way. A Lease is safe for concurrent use, and its
-// zero value is not usable. The context of a Lease ends when the work must stop. The lease
-// itself can last longer, because Engine.Close renews the lease until the work has stopped.
+// A Lease is one caller's use of a lock, from the grant to the release or the loss. It is safe for
+// concurrent use, and its zero value is not usable. The context of a Lease ends when the work must
+// stop. The lease itself can last longer: Engine.Close renews it until the work has stopped.
 type Lease struct {
 	engine  *Engine
 	hold    *hold
@@ -61,20 +59,18 @@ func (l *Lease) Units() int {
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
 // inside a process. All readers of one phase have the same fence. Pass the fence to the database
-// that the lock protects. The database must refuse a fence that is smaller than the largest fence
-// that it has seen. Then a holder that was paused until after the end of its lease can do no harm.
-// This check does not work for a semaphore, because several holders may write at the same time.
-// Each permit has a fence of its own, but a permit that is handed over inside a process has the
-// next fence of an earlier grant, so the fences of permits do not grow in the order of the grants.
-// Fence returns 0 only if the Store cannot make fences.
+// that the lock protects, which must refuse a fence that is smaller than the largest that it has
+// seen. Then a holder that was paused until after the end of its lease can do no harm. This does
+// not work for a semaphore: several holders may write at the same time, and the fences of permits
+// do not grow in the order of the grants. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // TTL returns the Rule's TTL, or the default in its place. A grant or a renewal lasts this long.
 func (l *Lease) TTL() time.Duration { return l.rule.TTL }
 
-// Expires returns the time at which the lease ends unless it is renewed. The time is on the local
-// monotonic clock. It is conservative: before that time, the server does not give the key to
-// another holder. For a lease that has ended, Expires returns when it ended.
+// Expires returns the time at which the lease ends unless it is renewed, on the local monotonic
+// clock. Before that time, the server does not give the key to another holder. For a lease that has
+// ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.atMostEnd.IsZero() && l.part.atMostEnd.Before(deadline) {
@@ -133,10 +129,9 @@ func (l *Lease) wrap(op Op, err error) error {
 	return &Error{Op: op, Key: l.rule.Key, Err: err}
 }
 
-// Observe notifies the Locker's Observer that op begins under this lease, as the Locker does for
-// its own operations. It returns the context that the Observer made of ctx, and a function that
-// must be called once when op has ended. This function sets the Fence of the Outcome. Observe is
-// for adapters, such as package sqllock.
+// Observe notifies the Locker's Observer that op begins under this lease. It returns the context
+// that the Observer made of ctx, and a function that must be called once when op has ended, and
+// that sets the Fence of the Outcome. Observe is for adapters, such as package sqllock.
 func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	return ctx, func(o Outcome) {
@@ -258,17 +253,16 @@ func FromContext(ctx context.Context) (*Lease, bool) {
 	return nil, false
 }
 
-// LeasesFromContext returns all leases from which ctx was derived, the innermost first: the lease
-// of each [Run] around the caller, and all leases of a [RunAll]. It also returns leases that have
-// been released or lost since.
+// LeasesFromContext returns all leases from which ctx was derived, the innermost first, also those
+// that have been released or lost since.
 func LeasesFromContext(ctx context.Context) []*Lease {
 	return slices.Collect(leasesIn(ctx))
 }
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
-// cancellation. Use it for a goroutine that outlives the [Run] that started it. Such a goroutine
-// does not count as a holder. So when this goroutine acquires the same key, it waits for the
-// holder, and is not refused as a self-deadlock.
+// cancellation, for a goroutine that outlives the [Run] that started it. Such a goroutine does not
+// count as a holder: when it acquires the same key, it waits, and is not refused as a
+// self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*heldList)(nil))
 }
@@ -277,13 +271,9 @@ func Detach(ctx context.Context) context.Context {
 // Engine is closing, the contexts end before the hold. The release follows, also after a loss.
 type leaseState struct {
 	// mu guards all other fields except notified, began and released. released is written by the
-	// first Release only, and read after releaseEnded.
+	// first Release only, and read after ending is closed.
 	mu       sync.Mutex
 	notified sync.Once // ensures that the Observer is notified of the hold's end only once
-
-	// The small fields stay together, because many leases are held at once.
-	releasing    bool // Release was called
-	releaseEnded bool // Release has returned its result
 
 	began   time.Time                 // when the Lease got the hold
 	endErr  error                     // nil while held; then ErrReleased, or how the lease was lost
@@ -293,7 +283,7 @@ type leaseState struct {
 	own     context.Context           // the context that the first call of Context made
 
 	released error         // what Release returned
-	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
+	ending   chan struct{} // closed when Release has its result; nil: Release was not called
 }
 
 // sharedContext returns the context for all calls of Context, or nil if there is none yet.
@@ -403,29 +393,13 @@ func (s *leaseState) endTime() time.Time {
 // and returns false.
 func (s *leaseState) beginRelease() bool {
 	s.mu.Lock()
-	if !s.releasing {
-		s.releasing = true
-		s.mu.Unlock()
-		return true
+	ending := s.ending
+	if ending == nil {
+		s.ending = make(chan struct{})
 	}
-	if s.releaseEnded {
-		s.mu.Unlock()
-		return false
-	}
-	if s.waiters == nil {
-		s.waiters = make(chan struct{})
-	}
-	ended := s.waiters
 	s.mu.Unlock()
-	<-ended // the first call ends after releaseWithin at the latest
-	return false
-}
-
-func (s *leaseState) endRelease() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.releaseEnded = true
-	if s.waiters != nil {
-		close(s.waiters)
+	if ending != nil {
+		<-ending // after releaseWithin at the latest
 	}
+	return ending == nil
 }

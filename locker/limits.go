@@ -32,9 +32,6 @@ const (
 	// streakWithin is the time after which no streak continues. This limit shortens the wait of
 	// other processes when the work under each lock is long.
 	streakWithin = 10 * time.Millisecond
-	// mostSpare is the largest number of ended cohorts whose memory is kept. Without this limit, a
-	// moment in which many keys are in use would leave its memory behind for good.
-	mostSpare = 64
 
 	// renewSlack: holds that are due within this time are renewed in the same batch.
 	renewSlack = 10 * time.Millisecond

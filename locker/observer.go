@@ -29,10 +29,11 @@ const (
 	OpClose      Op = "close"       // Engine.Close
 )
 
-// An Observer is notified when an operation begins and when it ends. Tracing and metrics use
-// Observers: package otellock has one. An Observer must be safe for concurrent use, and fast,
-// because it runs on the caller's path. A panic of an Observer is logged with slog, and the
-// operation continues. The list says which goroutine calls the Observer:
+// An Observer is notified when an operation begins and when it ends: package otellock has one for
+// traces and metrics. An Observer must be safe for concurrent use, and fast, because it runs on the
+// caller's path. A panic of an Observer is logged with slog, and the operation continues. It may also
+// be a [WaitObserver], a [RenewalObserver], a [RequestObserver], a [HolderTracer] and a [Warner]. The
+// list says which goroutine calls it:
 //
 //	Begin, Waiting, Traceparent,     the goroutine of the caller that acquires, releases, extends or
 //	ends of Waiting and operations   revokes
@@ -48,21 +49,17 @@ type Observer interface {
 	// OpHold the parent of the work under the lock. The function that Begin returns is called once,
 	// at the end; it may be nil.
 	//
-	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend and OpRevoke,
-	// and the operations that adapters report with [Lease.Observe]. The rule is
-	// complete: defaults are filled in. An Observer may also be a [WaitObserver], a
-	// [RenewalObserver], a [RequestObserver], a [HolderTracer] and a [Warner].
+	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend and OpRevoke, and those
+	// that adapters report with [Lease.Observe]. The rule has its defaults filled in.
 	Begin(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome))
 }
 
 // A RequestObserver is an Observer that also receives what an adapter, such as package httplock,
-// did with each request that it guards. So the Observer also sees a request without a valid key,
-// which is refused before any lock is asked for.
+// did with each request that it guards, also with one that is refused before any lock is asked for.
 type RequestObserver interface {
 	Observer
 	// Request is called when a request got its lock, when the request was refused, and when the
-	// request lost its lock. ctx is the context of the request. Request must be fast, as [Observer]
-	// says.
+	// request lost its lock. ctx is the context of the request.
 	Request(ctx context.Context, e RequestEvent)
 }
 
@@ -82,17 +79,14 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 	}
 }
 
-// A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default. An Engine gives each warning to its Warner at most once,
-// and a process logs each warning about a server at most once, but those about a quorum's nodes
-// once for each Engine.
+// A Warner is an Observer that also receives warnings about unsafe settings of the server, each at
+// most once. Without a Warner, they go to slog.Default, those about a server once for each process.
 type Warner interface {
 	Warn(Warning)
 }
 
-// Result is the outcome of an operation in one word. Result has few values, so it can be an
-// attribute of a metric. The operations of adapters have further results, which the packages of the
-// adapters document.
+// Result is the outcome of an operation in one word, with few values. The packages of adapters
+// document further results.
 type Result string
 
 const (
@@ -120,14 +114,13 @@ type Outcome struct {
 	Err error
 	// Fence is the fence of the lease, 0 when there is none.
 	Fence uint64
-	// Calls is how many calls of the Store this operation made. Calls is 0 for OpHold, for a
-	// release that handed the lease over to another caller of this process, and for the acquire
-	// that received this lease. For "transact", Calls is how many times the transaction was
-	// begun. For "update", Calls is how many attempts were made.
+	// Calls is how many calls of the Store this operation made: 0 for OpHold, for a release that
+	// handed the lease over to another caller of this process, and for the acquire that received
+	// it. For "transact" it is how many times the transaction was begun, for "update" how many
+	// attempts were made.
 	Calls int
-	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
-	// at first needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
-	// votes were split. Rounds is 0 on one server.
+	// Rounds is how many round trips an acquire on a quorum needed: 1, and more if the nodes must
+	// agree on a fence, or if votes were split. Rounds is 0 on one server.
 	Rounds int
 	// Waited is how long an acquire waited for other holders, of any process. Waited is 0 when
 	// the first answer was the grant.
@@ -136,20 +129,19 @@ type Outcome struct {
 	// renewal, which [WithAdaptiveTTL] and Extend change. TTL is 0 for all other operations.
 	TTL time.Duration
 	// HolderMetadata is the other holder's metadata, as the acquire saw it last. When callers of
-	// one process share a lease, HolderMetadata is the metadata of the first caller.
+	// one process share a lease, it is that of the first of them.
 	HolderMetadata string
 	// Met is the first holder that the acquire saw. This holder made the acquire wait, or was the
 	// reason for its refusal.
 	Met Peer
-	// ReleasedBy is the holder whose release ended the wait of an acquire. ReleasedBy is zero
-	// if the wait ended in another way, or if the acquire had to ask the server again, as on a
-	// quorum.
+	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero if the wait
+	// ended in another way, or if the acquire had to ask the server again, as on a quorum.
 	ReleasedBy Peer
 	// Handoff shows whether and how a release gave the lock to this acquire, so that the acquire
 	// did not need to ask again.
 	Handoff Handoff
 	// Streak is the number of successive hand-offs inside this process by which the acquire got the
-	// lock. Streak is 1 for the first hand-off, and 0 for a lease that came from the server.
+	// lock: 0 for a lease that came from the server.
 	Streak int
 	// Cause is the reason for the end of a hold without a release. Cause is "" after a release.
 	Cause LossCause
@@ -202,9 +194,8 @@ func finish(end func(Outcome), o Outcome) {
 }
 
 // absorb is deferred around each call of an Observer, and around the end of a context. A panic is
-// logged, and the operation continues. Without absorb, the panic could end an Acquire that has just
-// got a lease, and the Engine would renew this lease although it has no holder. On a goroutine of
-// the Engine, the panic would end the process.
+// logged, and the operation continues. Otherwise the panic could end an Acquire that has just got a
+// lease, or a goroutine of the Engine, and with it the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
 		slog.Error("latchkit: the Observer or a context panicked; the operation continues",
@@ -270,9 +261,9 @@ func successOf(op Op) Result {
 // A WaitObserver is an Observer that is also notified when an acquire begins to wait.
 type WaitObserver interface {
 	Observer
-	// Waiting is called at most once for each acquire, when the acquire begins to wait for another
-	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may
-	// be nil. Otherwise it is called once, before the acquire ends.
+	// Waiting is called at most once for each acquire, when it begins to wait for another holder.
+	// ctx is what Begin returned for the acquire. The function that Waiting returns may be nil;
+	// otherwise it is called once, before the acquire ends.
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
@@ -289,7 +280,7 @@ type WaitEvent struct {
 type RenewalObserver interface {
 	Observer
 	// Renewed is called with the answer to each renewal. ctx is the context of the lease's first
-	// user, with the additions of Begin for the hold. This context may have ended.
+	// user, with the additions of Begin for the hold. It may have ended.
 	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
 }
 
@@ -307,8 +298,8 @@ type RenewalEvent struct {
 }
 
 // A HolderTracer is an Observer that helps a waiter to find the span of the holder. The result of
-// Traceparent is stored with the lease on the server, where each reader of the server's keys can
-// see it. Waiters receive it as Outcome.Met.
+// Traceparent is stored with the lease, where each reader of the server's keys can see it. Waiters
+// receive it as Outcome.Met.
 type HolderTracer interface {
 	Observer
 	// Traceparent returns the span in ctx, in the format of the header traceparent of W3C's Trace
@@ -320,7 +311,6 @@ type HolderTracer interface {
 // waitRecord is what an acquire reports to the Observer about the other holders that it has seen.
 type waitRecord struct {
 	met, freed Peer
-	message    store.Event // the grant by message that an acquire must confirm
 	handoff    Handoff
 	streak     int
 	end        func() // ends the wait
@@ -366,31 +356,6 @@ func (w *waiter) noteHandoff(p Peer, kind Handoff, streak int) {
 	if s := w.ensureRecord(); s != nil {
 		s.freed, s.handoff, s.streak = p, kind, streak
 		w.noteMet(p)
-	}
-}
-
-// noteMessage records e, a grant that came by message. The grant is not in use yet, because an
-// acquire must confirm it.
-func (w *waiter) noteMessage(e store.Event) {
-	if s := w.ensureRecord(); s != nil {
-		s.message = e
-	}
-}
-
-// confirmHandoff is called when an answer has granted the lease with this fence. If a message about
-// the grant came before the answer, confirmHandoff records the hand-off, because only the message
-// names the caller that released the key. If no message came, the acquire reached the server just
-// after the release, and confirmHandoff records nothing.
-func (w *waiter) confirmHandoff(fence uint64) {
-	s := w.record
-	if s == nil {
-		return // the acquire met no holder
-	}
-	if e, ok := w.engine.post.grantIn(&w.place.box); ok {
-		s.message = e
-	}
-	if fence != 0 && s.message.Fence == fence && s.handoff == "" {
-		w.noteHandoff(Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
 	}
 }
 

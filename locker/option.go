@@ -34,7 +34,7 @@ type config struct {
 
 	nodeTimeout time.Duration
 
-	adaptive    *adaptiveBackoff
+	adaptive    *bounds // nil: WithAdaptiveBackoff was not given
 	adaptiveTTL bounds
 	maxSkew     time.Duration
 	failsOver   bool // a failover to another server is possible, whose clock may differ by maxSkew
@@ -113,20 +113,18 @@ func (c *config) validate() error {
 func WithTTL(d time.Duration) Option { return anyOption(func(c *config) { c.ttl = d }) }
 
 // WithMaxTTL sets the largest TTL or KeepFor that a Rule may have. Default: 0, no limit. On a
-// quorum the default is 1 minute, and all processes need the same value. The reason is that a node
-// that may have forgotten its leases does not vote until the longest lease is over.
+// quorum the default is 1 minute, and all processes need the same value, because a node that may
+// have forgotten its leases does not vote until the longest lease is over.
 func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.maxTTL = d }) }
 
 // WithPrefix puts p in front of every key on the server. Default: none, so the lock "a" is the
 // Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. A waiter
-// cannot be notified if a holder of another library has the key, if the waiter's process has no
-// subscription, or with [WithoutQueue]. WithBackoff also sets the pauses after calls without an
-// answer. A waiter in the queue is notified, and asks again only in case a message was lost.
-// Default: 5 ms, doubling up to 100 ms, jittered. If the server has reported when the holder's
-// lease can end, a pause lasts at most until 1 ms after that time.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified: a holder of
+// another library has the key, the waiter's process has no subscription, or [WithoutQueue] was
+// given. It also sets the pauses after calls without an answer. Default: 5 ms, doubling up to 100
+// ms, jittered. A pause lasts at most until 1 ms after the holder's lease can end, as far as known.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.
@@ -141,21 +139,16 @@ func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = fa
 // with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
-// WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
-// this process. It measures how long the leases were held, and how often another attempt
-// succeeded. Pauses become longer while most attempts fail, and shorter while most attempts
-// succeed, so that about one of two attempts succeeds. Each pause lies between the parameters
-// least and most. WithAdaptiveBackoff replaces [WithBackoff]. Both options matter only for a
-// waiter that cannot be notified.
+// WithAdaptiveBackoff replaces [WithBackoff] by pauses that it learns from the leases with the same
+// Rule.Name in this process, so that about one of two attempts succeeds. Each pause lies between
+// least and most.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
-	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
+	return anyOption(func(c *config) { c.adaptive = &bounds{least, most} })
 }
 
 // WithAdaptiveTTL chooses the TTL of leases whose Rule has none. While renewals are answered
-// promptly, the TTL stays near the value least, so that a crash is detected soon. When renewals are
-// answered late, the TTL grows up to the value most. New leases get the learnt TTL. Held
-// leases get it at their next renewal. Default: a fixed TTL, see [WithTTL]. Observers receive the
-// TTL in [Outcome].
+// promptly, it stays near least, so that a crash is detected soon; when they are answered late, it
+// grows up to most. Held leases get it at their next renewal. Observers receive it in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
@@ -163,55 +156,47 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 // DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
-// WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
-// process use one lease, one after the other. After n callers, the lease goes back to the server,
-// where other processes wait. Each caller in a streak has a fence of its own. A streak also ends
-// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition,
-// their Rules must allow a wait, and must not set KeepFor, EndAfter, OnceFor or Metadata. With n =
-// 1 no caller shares a lease: each caller queues at the server by itself. Default:
-// [DefaultHandoffs].
+// WithHandoffs sets n, the largest number of callers in a streak, in which callers of this process
+// use one lease, one after the other, each with a fence of its own. After n callers, or after 10
+// ms, the lease goes back to the server, where other processes wait. Callers share a lease if their
+// Rules have equal Key, Mode and TTL, allow a wait, and do not set KeepFor, EndAfter, OnceFor or
+// Metadata. With n = 1 each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
-// WithFair makes the order of grants strict: callers of all processes get a key in the order in
-// which they began to wait at the server. WithFair equals WithHandoffs(1). By default, processes
-// take turns, and each turn is a streak. So callers that began to wait later, in other processes,
-// may overtake a caller. A quorum promises no order even with WithFair, because its nodes can
-// disagree about which caller waited first.
+// WithFair equals WithHandoffs(1): callers of all processes get a key in the order in which they
+// began to wait at the server. By default, processes take turns of one streak each, so callers may
+// overtake a caller of another process. A quorum promises no order even with WithFair.
 func WithFair() Option { return WithHandoffs(1) }
 
-// WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), as other libraries do,
-// instead of using the server's queue. Use WithoutQueue during a migration, while other
-// libraries that only poll want the same keys. With WithoutQueue no order is kept, and no lease
-// is handed over inside the process. Use WithoutQueue in all processes that lock these keys,
-// because waiters in the queue are served before waiters that poll.
+// WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), instead of using the
+// server's queue, in no order, and without hand-offs in the process. Use it during a migration, in
+// all processes that lock these keys, while other libraries that only poll want them: waiters in
+// the queue are served before waiters that poll.
 func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false }) }
 
 // maxMetadataBytes is the largest length of metadata, so that a lease stays small. Longer metadata
 // is cut.
 const maxMetadataBytes = 256
 
-// WithMetadata writes the text that f returns into the lease, at most 256 bytes. Longer text is
-// cut. Inspect and refused callers read this text, so put no secret into it. f is called for
-// each acquire, with the context that the Observer's Begin returned, so that f can return the
-// identity of a trace. Default: PROGRAM@HOST:PID, at most 64 bytes, where PROGRAM is the
-// environment variable OTEL_SERVICE_NAME or the name of the program's file. WithMetadata(nil)
+// WithMetadata writes the text that f returns into the lease, cut to 256 bytes. Inspect and refused
+// callers read this text, so put no secret into it. f is called for each acquire, with the context
+// that the Observer's Begin returned. Default: PROGRAM@HOST:PID, at most 64 bytes, where PROGRAM is
+// the environment variable OTEL_SERVICE_NAME or the name of the program's file. WithMetadata(nil)
 // writes nothing.
 func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }
 
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
-// differ. A lease ends by the server's clock. So after a failover, the lease may end sooner by the
-// difference of the two clocks. A holder therefore ends its lease earlier by min(d, TTL/4). On
-// Sentinel and on a Cluster the default is 500 ms. On one server, nothing is subtracted
-// by default. There, give this option if a hosting service or another tool promotes the server's
-// replicas.
+// differ. A lease ends by the server's clock, so after a failover it may end sooner by this
+// difference. A holder therefore ends its lease earlier by min(d, TTL/4). On Sentinel and on a
+// Cluster the default is 500 ms. On one server, nothing is subtracted by default: give this option
+// if a hosting service or another tool promotes the server's replicas.
 //
-// On a quorum the default is 500 ms too, but there the nodes keep a lease for 2 × d
-// longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
-// clock differs by more than d from the clocks of the other nodes. A process that sees this
-// difference treats the node like a node that has forgotten its leases. Give all processes the same
-// d.
+// On a quorum the default is 500 ms too, but there the nodes keep a lease for 2 × d longer, and so
+// does the key of a holder that has died. A node whose clock differs by more than d from the clocks
+// of the other nodes does not vote, like one that has forgotten its leases. Give all processes the
+// same d.
 func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }
@@ -231,16 +216,13 @@ func (c *config) drift(ttl time.Duration) time.Duration {
 // usable returns how long the holder of a lease with the given TTL uses it.
 func (c *config) usable(ttl time.Duration) time.Duration { return ttl - c.drift(ttl) }
 
-// A Backoff is the sequence of pauses between the attempts of one wait. The pauses are used if the
-// waiter cannot be notified, or while the server gives no answer. Each wait starts the sequence
-// again, so one value serves any number of waiters. A pause lasts at least 1 ms. When the sequence
-// ends, the wait fails with ErrBusy, or with ErrUnavailable if the last attempt of the wait was not
-// answered.
+// A Backoff is the sequence of pauses between the attempts of one wait: see [WithBackoff]. Each
+// wait starts the sequence again. A pause lasts at least 1 ms. When the sequence ends, the wait
+// fails with ErrBusy, or with ErrUnavailable if the last attempt was not answered.
 type Backoff = iter.Seq[time.Duration]
 
-// Exponential returns a Backoff that begins with a pause of the length first. Each later pause is
-// twice as long as the pause before it, but never longer than most. With first = most, all pauses
-// have the same length.
+// Exponential returns a Backoff that begins with a pause of the length first and doubles it up to
+// most. With first = most, all pauses have the same length.
 func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
 // Jitter replaces each pause of b by a random pause between half of its length and its full length.
@@ -249,11 +231,9 @@ func Jitter(b Backoff) Backoff {
 	return calls.Jittered(b)
 }
 
-// An Option sets up a Locker of any kind. Options cannot be changed on a live Locker.
-//
-// Options for some kinds of Lockers have types of their own, so that a constructor does not compile
-// with an option that it cannot use. To pass a slice of Options to a constructor, use
-// [WithOptions].
+// An Option sets up a Locker of any kind. Options for some kinds of Lockers have types of their
+// own, so that a constructor does not compile with an option that it cannot use. To pass a slice of
+// Options to a constructor, use [WithOptions].
 type Option interface {
 	SingleOption
 	QuorumOption
@@ -305,28 +285,22 @@ func configure[O any](opts []O, apply func(O, *config)) (config, error) {
 
 // WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have
 // acknowledged it before timeout is over. A grant with too few acknowledgements is undone and fails
-// with ErrUnavailable. A renewal with too few acknowledgements does not count. If the later
-// renewals also get too few acknowledgements, the lease is lost. So n replicas know every lease
-// that a holder relies on, and a failover to one of these replicas loses no such lease. But Redis
-// chooses the replica by itself, and a failover to another replica may lose leases. Let the
-// database check the fence.
+// with ErrUnavailable; a renewal does not count. So a failover to one of these n replicas loses no
+// lease that a holder relies on. But Redis may choose another replica, so let the database check
+// the fence.
 //
-// With this option, an acquire or a batch of renewals takes until the replicas have answered. One
-// more call confirms a grant that came by message. timeout must be shorter than the client's
-// ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
-// grant counts without acknowledgements.
+// An acquire or a batch of renewals takes until the replicas have answered, and a grant that came
+// by message one more call. timeout must be shorter than the client's ReadTimeout. The client must
+// be able to pipeline, as the clients of go-redis are. Default: a grant counts without
+// acknowledgements.
 func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
 }
 
-// WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
-// step waits only if the answers of the other nodes do not already decide the result. This time is
-// independent of the TTL. Default: 500 ms.
-//
-// latchkit gives up every call after one second, and then the node counts as silent. So for a node
-// that hangs, a d of more than one second has no effect. Such a d matters only for
-// subscriptions, and for answers that take several calls, for example when a script must be
-// loaded again.
+// WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer, if the
+// other nodes have not decided the result. Default: 500 ms. latchkit gives up every call after one
+// second, so more than that matters only for subscriptions, and for answers that take several
+// calls.
 func WithNodeTimeout(d time.Duration) QuorumOption {
 	return quorumOption(func(c *config) { c.nodeTimeout = d })
 }

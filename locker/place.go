@@ -34,9 +34,8 @@ type place struct {
 
 // prepare makes the place ready for the first acquire of w. It reserves a block of fences if w
 // shares its hold; while nobody shares it yet, only for a grant from the server's queue. The token
-// queues at the server if the rule allows that and this process receives messages. It also queues
-// at a Store without messages, which may keep its waiters in order too. A waiter asks such a Store
-// again and again.
+// queues at once if this process receives messages, or if the Store sends none; otherwise enterQueue
+// subscribes when the first question finds the key busy.
 func (p *place) prepare(w *waiter) {
 	if p.claim.Owner == "" {
 		p.claim = w.newClaim()
@@ -48,7 +47,7 @@ func (p *place) prepare(w *waiter) {
 	switch inbox := post.inbox(p.claim.Key); {
 	case !w.engine.cfg.queue:
 	case w.rule.Wait != NoWait && (post.notifier == nil || inbox != ""):
-		p.prepareQueue(w, inbox) // without an inbox, enterQueue subscribes when the first question finds the key busy
+		p.prepareQueue(w, inbox)
 	case w.rule.Wait == NoWait && w.rule.Mode == Shared:
 		p.expectAt(w.engine, inbox)
 	}
@@ -124,11 +123,8 @@ func (p *place) noteBusy(g store.Grant) {
 }
 
 // grantTime returns the earliest local time at which the server can have made the grant that the
-// message e reports. The result certain is true if that time is certain enough.
-//
-// The result is the local time at which the anchor's call was sent, plus the time from that call to
-// the grant by the server's clock. If no call was answered yet, the result is the time at which the
-// first call was sent.
+// message e reports, and whether it is certain enough: by the anchor of the last answer, or the
+// time at which the first call was sent.
 func (p *place) grantTime(engine *Engine, e store.Event) (earliest time.Time, certain bool) {
 	if engine.can.NeedsConfirmation {
 		// The message does not show that a replica has acknowledged the grant. So the waiter
@@ -147,9 +143,8 @@ func (p *place) grantTime(engine *Engine, e store.Event) (earliest time.Time, ce
 // anchor.server, the local clock showed anchor.local or a later time.
 type anchor struct{ local, server time.Time }
 
-// toLocal converts a time from the server's clock to the local clock. It returns the earliest local
-// time that is possible, and the uncertainty: by how much that time may be wrong. The uncertainty
-// grows with the age of the anchor, because the rates of the clocks may differ by 1 %, as in
+// toLocal converts a time from the server's clock to the earliest local time that is possible, and
+// returns by how much that may be wrong, because the rates of the clocks may differ by 1 %, as in
 // config.drift.
 func (c anchor) toLocal(server time.Time) (earliest time.Time, uncertainty time.Duration) {
 	waited := server.Sub(c.server)
@@ -157,9 +152,8 @@ func (c anchor) toLocal(server time.Time) (earliest time.Time, uncertainty time.
 	return c.local.Add(waited - slip), 2 * slip
 }
 
-// giveBack gives up the token in the background. After that, the token cannot get the key through
-// an unanswered call or through its entry in the queue. If the token already holds a lease, the key
-// goes to the next waiter.
+// giveBack gives up the token in the background. After that, it cannot get the key through an
+// unanswered call or through its entry in the queue; a lease that it holds goes to the next waiter.
 func (p *place) giveBack(e *Engine) {
 	if p.posted {
 		p.posted = false
@@ -191,16 +185,14 @@ var errNoAnswer = errors.New("no answer")
 
 // tokenState is what the server may have stored for a token that has no hold in this process:
 //
-//	state          the server may have                      at the end of the wait
-//	tokenNowhere   nothing, now and later                   nothing is sent
-//	tokenQueued    the token's entry in the queue, or the   the next caller of the process gets the
-//	               lease of a grant whose message is still  place; without one a release is sent
-//	               to be read
-//	tokenPossible  an entry or a lease                      a release is sent
-//	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone
+//	tokenNowhere   nothing, now and later
+//	tokenQueued    the token's entry in the queue, or the lease of a grant whose message is still to
+//	               be read
+//	tokenPossible  an entry or a lease
+//	tokenUnclear   anything, and a call may still arrive
 //
-// The states are ordered: at the end of the wait, each state requires at least what the states
-// before it require.
+// At the end of the wait, each state requires at least what the states before it require: nothing, a
+// release, and a release that leaves a tombstone.
 type tokenState uint8
 
 const (
@@ -270,3 +262,71 @@ func (t *token) endCall(e tokenEvent) { t.state = tokenMoves[e][t.previous] }
 // readMessage records the event e of a message that the waiter has read while no call is under
 // way.
 func (t *token) readMessage(e tokenEvent) { t.state = tokenMoves[e][t.state] }
+
+// hold is what the server knows as one lease: one token, from its grant to its release or loss.
+// Usually one [Lease] uses a hold. In a streak, several Leases use it one after the other, each
+// with a fence of its own from the block.
+type hold struct {
+	engine   *Engine
+	claim    store.Claim // the claim that was granted; for a reader, with the fence of its phase
+	fence    uint64      // the first fence of the block
+	start    instant     // the time from which deadlines count; it is not later than the grant
+	received instant     // when this process received the grant; the time of a streak counts from then
+	// keepUntil is the time until which Rule.KeepFor keeps the key, counted from when this process
+	// received the grant. 0: the Rule has no KeepFor. It is set before the grant is published;
+	// keepNothing clears it under the keeper's mutex.
+	keepUntil instant
+	block     int32 // the number of fences in the block
+
+	// The small fields stay together, because many holds are held at once.
+	unclear bool // an acquire of claim.Owner is unanswered, so the release must undo it
+	posted  bool // a message about claim.Owner may still arrive
+
+	// Guarded by the cohorts' mutex:
+	closed bool    // Shared: no further Lease may use the hold
+	ended  bool    // the hold is being released, or is lost
+	used   int32   // how many fences of the block were given out
+	users  int32   // if Shared: how many Leases use the hold, or are about to use it
+	cohort *cohort // the callers that may get the hold by hand-off; nil: none
+	// signed is the metadata of the hold's user, or of the first of several readers, signed: with
+	// the holder's traceparent in front (store.Sign); nothing is authenticated.
+	signed string
+
+	renewal renewal // guarded by the keeper's mutex
+}
+
+// holdWithLease is a hold together with its first Lease, in one allocation. Most holds have only
+// one Lease.
+type holdWithLease struct {
+	hold  hold
+	lease Lease
+}
+
+// handleLoss cleans up after a hold that has ended without a release, for the given reason. The
+// parameter users has the Leases that used the hold; during a hand-off there are none. If mayBeOurs
+// is true, the server may still keep the lease.
+func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
+	begun := 0
+	for _, l := range users {
+		l.lose(reason) // no effect if a look at the context has ended l already
+		if l.state.endError() == ErrReleased {
+			begun++
+		}
+	}
+	if begun > 0 && begun == len(users) {
+		return // a Release has begun, and cleans up
+	}
+	h.engine.post.forget(h)
+	if mayBeOurs || h.unclear || h.claim.Queue { // an unconfirmed hold still has its entry in the queue
+		release, _ := h.engine.keeper.retire(h)
+		h.engine.undo(release)
+	}
+	h.engine.cohorts.dropHold(h)
+}
+
+// releaseUnused releases in the background a hold that no Lease uses.
+func (h *hold) releaseUnused() {
+	release, _ := h.engine.keeper.retire(h)
+	h.engine.post.forget(h)
+	h.engine.undo(release)
+}

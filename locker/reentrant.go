@@ -12,41 +12,33 @@ import (
 )
 
 // NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
-// identifies the holder. A holder's context is the context of [Run]'s function, [Lease.Context], or
-// a context derived from these contexts. An Acquire with a holder's context gets a Lease with the
-// holder's fence at once, without a call to the server. All other callers wait.
+// identifies the holder: the context of [Run]'s function, [Lease.Context], or one derived from
+// them. An Acquire with such a context gets a Lease with the holder's fence at once, without a call
+// to the server. All other callers wait. Goroutines with the context of one holder are one holder,
+// and the lock does not exclude them from each other.
 //
-// Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
-// is released with the last hold. When the lease is lost, all holds end. From then on, an
-// Acquire with a context of one of these holds is refused with the error of the loss, for
-// example ErrLost. An Acquire with such a context never takes a new lease silently. The context
-// of a released hold has ended, so an Acquire with this context fails. A caller may have kept a
-// context without the cancellation, by context.WithoutCancel. An Acquire with such a context
-// gets a part of an outer hold that is still held, or otherwise waits like any other caller.
-//
-// Goroutines with a holder's context, or with contexts derived from it, are one holder. Each
-// goroutine gets a nested hold, so the lock does not exclude these goroutines from each other.
+// Each hold is a Lease with a Release of its own, in any order. The lock is released with the last
+// hold. When the lease is lost, all holds end, and from then on an Acquire with one of their
+// contexts is refused with the error of the loss: it never takes a new lease silently. With a
+// context of a released hold that has lost its cancellation (context.WithoutCancel), Acquire gets a
+// part of an outer hold that is still held, or otherwise waits like any other caller.
 //
 // An acquire with Shared inside an Exclusive hold gets a nested hold, and the lease stays
-// Exclusive: other readers enter only when the last hold is released. An acquire with Exclusive
-// inside a Shared hold is refused at once with ErrUnsupported, because two such callers would wait
-// for each other. The list says what each field of a nested Rule means:
+// Exclusive. An acquire with Exclusive inside a Shared hold is refused at once with ErrUnsupported,
+// because two such callers would wait for each other. The list says what each field of a nested
+// Rule means:
 //
-//	TTL       is ignored: the lease is renewed as before. Extend lengthens it for all holds
-//	EndAfter  ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the
-//	          first hold ends all holds
-//	KeepFor   must end no later than KeepFor of the first hold, because the server is not asked.
-//	          Otherwise ErrUnsupported
-//	OnceFor   must be no longer than OnceFor of the first hold, which has asked whether the work is
-//	          done. Otherwise ErrUnsupported. The work counts as done if all holds with OnceFor were
-//	          completed
-//	Wait      is ignored
+//	TTL, Wait  are ignored: the lease is renewed as before. Extend lengthens it for all holds
+//	EndAfter   ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the
+//	           first hold ends all holds
+//	KeepFor    must end no later than KeepFor of the first hold. Otherwise ErrUnsupported
+//	OnceFor    must be no longer than OnceFor of the first hold, which has asked whether the work is
+//	           done. Otherwise ErrUnsupported. The work counts as done if all holds with OnceFor were
+//	           completed
 //
 // l may be a Locker of [NewStriped]: then a nested Acquire gets a hold of its stripe, whichever key
-// it names.
-//
-// The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
-// When the Locker is not used any more, close the Engine inside.
+// it names. The Observer of l sees a nested acquire with [ResultNested], and the operations of
+// nested holds. When the Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker) (Locker, error) {
 	if isNil(l) {
 		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with New, and check its error")

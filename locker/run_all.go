@@ -14,32 +14,31 @@ import (
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
-// none. When one lock cannot be taken, RunAll releases the other locks, and returns the error of
-// the lock that failed, with its key. This is ErrLost or ErrRevoked if a lock was lost while RunAll
-// waited for the next one: fn has not run then. Without rules, RunAll calls fn at once.
+// none: when one cannot be taken, it releases the others, and returns the error of the lock that
+// failed, with its key. This is ErrLost or ErrRevoked if a lock was lost while RunAll waited for
+// the next one. Without rules, RunAll calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
-// cannot deadlock. If all keys are free and the Store can take several keys in one step, RunAll
-// takes all locks in this step. Otherwise RunAll waits in the queue of each held lock in turn.
-// During such a wait, RunAll holds the locks that come earlier in the order. So RunAll
-// overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the call of
-// RunAll, so with equal Waits the whole wait is at most one Wait.
+// cannot deadlock. If all keys are free, one step takes them all, if the Store can do that.
+// Otherwise RunAll waits in the queue of each held lock in turn, and holds the locks that come
+// earlier in the order. So it overtakes no other waiter, and no waiter starves. Each Rule's Wait
+// counts from the call of RunAll.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and EndAfter, the longer TTL, KeepFor and OnceFor, the smaller Limit,
 // and the larger Weight (not the sum).
 //
-// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says
-// whether ctx or a lease has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns
-// what [Run] would return. When several leases were lost, the error names all of them. With
-// Rule.OnceFor, the work counts as done only if fn returned nil and no lease was lost by then.
+// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says which.
+// [LeasesFromContext] finds all leases. After fn, RunAll returns what [Run] would return. When
+// several leases were lost, the error names all of them. With Rule.OnceFor, the work counts as done
+// only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
-// is refused with ErrSelfDeadlock. But a second Shared lease of a key is permitted, and so are
-// further units of a semaphore if they are free. [NewReentrant] makes a Locker that permits such a
-// nested RunAll. If ctx has a lease of another key, RunAll waits only for keys that sort after that
-// key. If another caller holds a key that sorts before that key, the error is ErrBusy. The lease of
-// a request that package idempotency runs does not count, except on a Locker of NewStriped.
+// is refused with ErrSelfDeadlock, except for a second Shared lease, for further units of a
+// semaphore if they are free, and on a Locker of [NewReentrant]. If ctx has a lease of another key,
+// RunAll waits only for keys that sort after that key; if another caller holds a key that sorts
+// before it, the error is ErrBusy. The lease of a request that package idempotency runs does not
+// count, except on a Locker of NewStriped.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	switch {
 	case fn == nil:
@@ -272,7 +271,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 		all = append(all, w)
 	}
 	for _, w := range all {
-		w.observe()
+		w.observed, w.finish = e.cfg.observe(ctx, OpAcquire, w.rule)
 	}
 	leases, err = takeSet(ctx, func(s *lockSet) error {
 		if taken, err := e.takeTogether(s, all, began); taken || err != nil {

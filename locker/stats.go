@@ -95,12 +95,9 @@ func (b bounds) sensible() bool {
 
 func (b bounds) clamp(d time.Duration) time.Duration { return min(max(d, b.least), b.most) }
 
-// adaptiveBackoff turns the advice of holdStats into pauses.
-type adaptiveBackoff struct{ bounds }
-
-// pause returns a random time between half of the parameter advice and all of it, so that
-// waiters that were refused together do not ask again together.
-func (b *adaptiveBackoff) pause(advice time.Duration) time.Duration {
+// pause turns the advice of holdStats into a pause: a random time between half of it and all of it,
+// so that waiters that were refused together do not ask again together.
+func (b bounds) pause(advice time.Duration) time.Duration {
 	d := b.clamp(advice)
 	return max(d/2+rand.N(d/2+1), b.least)
 }

@@ -11,28 +11,24 @@ import (
 // maxStripes is the largest number of stripes. More stripes would not reduce conflicts any further.
 const maxStripes = 1 << 20
 
-// NewStriped returns a Locker over l for any number of keys. It has n locks, the stripes. Each key
-// always has the same stripe, and each stripe has about the same number of keys. So the number of
-// keys on the server is limited. But two keys with the same stripe exclude each other, although
-// this is not necessary. Use NewStriped where each lock leaves something behind. Examples are the
-// fence counter of a quorum, and a row for each claim in a database. Otherwise a lock for each key
-// is better.
+// NewStriped returns a Locker over l for any number of keys, with n locks, the stripes. Each key
+// always has the same stripe. So the number of keys on the server is limited, but two keys with the
+// same stripe exclude each other. Use it where each lock leaves something behind, such as the fence
+// counter of a quorum, or a row for each claim in a database.
 //
-// All processes must give the same n. With another n, a key has another stripe. So processes with
-// different n do not exclude each other. Change n only while no process holds a lock. The stripe of
-// a key is the 64-bit FNV-1a hash of the key, modulo n. The key of the stripe on the server is
-// "stripe:I/N" with the Locker's prefix. A Lease and an Error name the key that the caller gave.
-// But Observers get the stripe as the Key of the Rule.
+// All processes must give the same n: processes with different n do not exclude each other. The
+// stripe of a key is the 64-bit FNV-1a hash of the key, modulo n. The key of the stripe on the
+// server is "stripe:I/N" with the Locker's prefix. A Lease and an Error name the key that the
+// caller gave, but Observers get the stripe as the Key of the Rule.
 //
 // [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
-// key with the same stripe uses the lease in its context. Otherwise this Acquire would wait for its
-// own caller. A nested Acquire of the same key is refused with ErrSelfDeadlock, as on other Lockers
-// that are not reentrant. Nested Acquires of several keys can deadlock even if all callers take the
-// keys in the same order, because the stripes have another order: use RunAll for them.
+// key with the same stripe uses the lease in its context; one of the same key is refused with
+// ErrSelfDeadlock. Nested Acquires of several keys can deadlock even if all callers take the keys
+// in the same order, because the stripes have another order: use RunAll for them.
 //
-// Rule.OnceFor and Rule.KeepFor are refused with ErrUnsupported. These two fields are about one
-// key, and a stripe would apply them to other keys too. Inspect, Revoke and all other methods
-// belong to the Engine inside. Close this Engine when the Locker is not used any more.
+// Rule.OnceFor and Rule.KeepFor are refused with ErrUnsupported, because a stripe would apply them
+// to other keys too. All other methods belong to the Engine inside. Close it when the Locker is not
+// used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
 	case isNil(l):

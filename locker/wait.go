@@ -19,20 +19,11 @@ import (
 // reads, under its mutex, what the caller wants. What the server knows of it is its place; when the
 // waiter has handed this place over, it belongs to the next leader, also if it is the field own.
 //
-// A wait has four states. Each is a function that returns the next one:
-//
-//	state      the waiter waits for              and then
-//	inCohort   its turn among the callers of     a hold: over. A place: it leads, and asks, or waits
-//	           this process                      where the former leader did. An error: over
-//	asking     the answer to one question        granted: over. Busy, or no clear answer: queued.
-//	                                             Refused for good: over
-//	queued     a message about its token, or     granted by message: over. Otherwise it asks again,
-//	           the end of a pause                with the same token, which finds an earlier grant
-//	over       nothing                           Acquire returns the lease or the error
-//
-// In each state the wait also ends when ctx or Rule.Wait ends, or when the Locker closes or drains:
-// see await. Then cleanUp leaves the cohort, gives up the lead, and gives back the place: a call
-// that still arrives takes nothing, and a grant that still comes goes to the next waiter.
+// A wait has four states. Each is a function that returns the next one: waitInCohort, ask,
+// waitInQueue, and over, which ends the wait. docs/architecture.md has the table. In each state the
+// wait also ends when ctx or Rule.Wait ends, or when the Locker closes or drains: see await. Then
+// cleanUp leaves the cohort, gives up the lead, and gives back the place: a call that still arrives
+// takes nothing, and a grant that still comes goes to the next waiter.
 type waiter struct {
 	// What the caller wants, and until when.
 	engine   *Engine
@@ -47,12 +38,10 @@ type waiter struct {
 	meta     string           // the signed metadata: see config.sign
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
-	// of keys. It is rule.Key itself if the caller holds units of this semaphore. If there is such
-	// a key, this acquire must not wait. "" means that there is no such key.
-	laterKey string
-	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
-	// not wait for a writer, because the writer waits for the caller.
-	alreadyReads bool
+	// of keys, or rule.Key itself if the caller holds units of this semaphore. If there is one, this
+	// acquire must not wait.
+	laterKey     string
+	alreadyReads bool // the caller holds the key as a reader, and a writer may wait for it
 
 	// Where it stands.
 	place  *place    // its token at the server; in most cases &own
@@ -199,14 +188,10 @@ func (w *waiter) cleanUp() {
 	}
 }
 
-// recycle keeps the memory of a waiter that has got a lease for a later acquire of the same Engine.
-// It is a quarter of what a lock allocates. It includes the channel turns: a channel that was made
-// in a testing/synctest bubble must stay in the bubble, so each Engine reuses only its own.
-//
-// No other goroutine refers to such a waiter. The cohort has removed it before it sent the turn. The
-// post has deleted its mailbox, because the token now holds the key. A Store gets only the claim.
-// Only a leader without a lease hands its place over. Readers are left out, because several waiters
-// share their lease.
+// recycle keeps the memory of a waiter that has got a lease for a later acquire of the same Engine:
+// a quarter of what a lock allocates. No other goroutine refers to it: the cohort has removed it
+// before it sent the turn, the post has deleted its mailbox, and only a leader without a lease
+// hands its place over. Readers are left out, because several waiters share their lease.
 func (w *waiter) recycle() {
 	if w.rule.Mode == Shared {
 		return
@@ -287,8 +272,8 @@ func (w *waiter) note(s knownHolder) {
 	}
 }
 
-// leave takes the waiter out of its cohort, before the wait ends without a lease. If its turn has
-// come meanwhile, the turn goes to the next caller.
+// leave takes the waiter out of its cohort, before the wait ends without a lease. A turn that has
+// come meanwhile goes to the next caller.
 func (w *waiter) leave() {
 	if !w.waits {
 		return
@@ -448,7 +433,6 @@ func (w *waiter) handleAnswer(g store.Grant) state {
 	w.failure = nil
 	switch g.State {
 	case store.Granted:
-		w.confirmHandoff(g.Fence)
 		return w.newLease(g, p.sentAt, 0)
 	case store.Busy:
 		w.noteBusy(g)
@@ -476,6 +460,9 @@ func (w *waiter) noteBusy(g store.Grant) {
 	if w.rule.Limit == 0 {
 		w.heldSince = holdsSince(g.Holder, g.At, p.sentAt)
 	}
+	if w.record != nil { // a hand-off that a message has told of is over
+		w.record.freed, w.record.handoff = Peer{}, ""
+	}
 	w.noteMet(peer(g.Holder.Fence, g.Holder.Metadata))
 	if w.rule.Wait != NoWait {
 		w.noteWait(g.Place)
@@ -492,9 +479,8 @@ func (w *waiter) noteBusy(g store.Grant) {
 }
 
 // newLease makes the lease of the grant g. The deadline counts from start, a time that is no later
-// than the grant. If the grant came by message, handoffTTL is how long the server keeps the lease.
-// If the grant came in a reply, handoffTTL is 0. If the caller has left before the grant arrives,
-// cleanUp gives the lock back.
+// than the grant. If the grant came by message, handoffTTL is how long the server keeps the lease;
+// otherwise it is 0.
 func (w *waiter) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) state {
 	e, p := w.engine, w.place
 	ttl := p.claim.TTL // of the caller that has begun the place, not of who got it later
@@ -513,7 +499,7 @@ func (w *waiter) newLease(g store.Grant, start time.Time, handoffTTL time.Durati
 	}
 	f := new(holdWithLease)
 	f.hold = hold{
-		engine: e, claim: p.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
+		engine: e, claim: p.claim, fence: g.Fence, block: int32(g.FenceCount), start: instantOf(start), received: instantOf(now),
 
 		unclear: p.token.state == tokenUnclear, posted: p.posted, cohort: w.cohort, signed: w.meta,
 		renewal: renewal{renewTTL: ttl, longest: ttl, handoffTTL: handoffTTL, adaptive: w.adaptive},
@@ -550,8 +536,8 @@ func (w *waiter) newLease(g store.Grant, start time.Time, handoffTTL time.Durati
 	return w.end(&f.lease, nil)
 }
 
-// waitInQueue waits until the key may be free, and then asks again, or takes the grant that a
-// message has brought. A waiter that is in no queue, or that no message reaches, only pauses.
+// waitInQueue waits until the key may be free, or a message has brought a grant. A waiter that is
+// in no queue, or that no message reaches, only pauses.
 func (w *waiter) waitInQueue() state {
 	e, p := w.engine, w.place
 	if !w.busySince.IsZero() && !w.admit() {
@@ -614,16 +600,14 @@ func (w *waiter) waitInQueue() state {
 	}
 }
 
-// takeGrant takes the grant that a message has brought, if the time of the grant is certain. Then
-// the waiter does not ask the server again. Otherwise it sends an acquire, whose answer shows
-// whether the token holds the key.
+// takeGrant takes the grant that a message has brought. If the time of the grant is not certain,
+// the waiter asks, and the answer shows whether the token holds the key.
 func (w *waiter) takeGrant(g store.Event) state {
+	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, HandoffRemote, 0)
 	since, certain := w.place.grantTime(w.engine, g)
 	if !certain {
-		w.noteMessage(g)
 		return asking
 	}
-	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, HandoffRemote, 0)
 	return w.newLease(store.Grant{State: store.Granted, Fence: g.Fence, FenceCount: g.FenceCount, At: g.At, Writer: g.Writer}, since, g.HandoffTTL)
 }
 
@@ -692,7 +676,7 @@ func (w *waiter) enterQueue() state {
 
 // subscribeFirst subscribes before the first question of a reader, so that the server can notify
 // this process of a waiting writer. If that takes long, the reader learns of a writer at its next
-// renewal. If the wait is over meanwhile, the result is the reason.
+// renewal.
 func (w *waiter) subscribeFirst() error {
 	if p := &w.engine.post; p.notifier == nil || !w.engine.cfg.queue || p.inbox(w.key()) != "" {
 		return nil
@@ -701,8 +685,8 @@ func (w *waiter) subscribeFirst() error {
 	return why
 }
 
-// open subscribes, and returns the inbox, or "" when there is none within the given time: then the
-// caller waits without messages. If the wait is over meanwhile, why is the reason.
+// open subscribes, and returns the inbox, or "" when there is none within the given time. If the
+// wait is over meanwhile, why is the reason.
 func (w *waiter) open(within time.Duration) (inbox string, why error) {
 	var opened string
 	var failed error
@@ -769,9 +753,8 @@ const (
 	turnCame
 )
 
-// await waits until one of the events a happens, or until the caller must not wait any longer:
-// because its context or its Wait has ended, or because the Locker is closing or drains. In these
-// cases it returns waitOver, and the reason for giveUp.
+// await waits until one of the events a happens. If the caller must not wait any longer, it returns
+// waitOver, and the reason for giveUp.
 func (w *waiter) await(a *awaited) (event, error) {
 	for {
 		select {
