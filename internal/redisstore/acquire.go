@@ -5,21 +5,10 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/store"
 )
-
-// Acquire asks for a lease, for a reader's part or for a permit, and returns the grant in the
-// server's answer.
-func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	q, err := s.acquireQuestion(c)
-	if err != nil {
-		return store.Grant{}, err
-	}
-	return q.ask(ctx, s.links)
-}
 
 // acquireQuestion returns an acquire of c that was not sent yet. If the claim has an inbox,
 // acquireQuestion marks the inbox as used.
@@ -51,19 +40,19 @@ func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
 		if c.Mode == store.Shared {
 			reader = "1"
 		}
-		q := s.question(rwAcquireScript, c.Key, readAcquire)
+		q := s.question(rwAcquireScript, c.Key)
 		q.Words = rwAcquireScript.Words(
 			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key)},
 			c.Owner, Millis(c.TTL), int64(block), AsksOnce(c), c.Metadata, waits, ReaderEntry(c), reader)
 		return q, nil
 	case withPermits:
-		q := s.question(semAcquireScript, c.Key, readAcquire)
+		q := s.question(semAcquireScript, c.Key)
 		q.Words = semAcquireScript.shortWords(&q.room,
 			[]string{c.Key, queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), tombstone, done},
 			c.Owner, Millis(c.TTL), int64(block), int64(c.Weight), int64(c.Limit), waits, c.Metadata, once)
 		return q, nil
 	}
-	q := s.question(acquireScript, c.Key, readAcquire)
+	q := s.question(acquireScript, c.Key)
 	if block == 1 && once == "" {
 		block, q.Together = 0, acquiresTogether // the script reserves one fence if it is given no number
 	}
@@ -80,52 +69,28 @@ func withLimit(c store.Claim) store.Claim {
 }
 
 // question returns a question without words, which calls a script for the key. The script grants a
-// lease, and the function read parses its answer. If replicas must acknowledge the lease, the call
-// waits for them.
-func (s *Store) question(script Script, key string, read readAnswer) *question {
-	q := s.newQuestion(script, key, read)
-	q.acks, q.Acked = s.acks, s.acks.required()
+// lease. If replicas must acknowledge the lease, the call waits for them.
+func (s *Store) question(script Script, key string) *question {
+	q := s.newQuestion(script, key)
+	q.Acked = s.acks.required()
 	return q
 }
 
-// readAnswer parses an answer to a question.
-type readAnswer func(text string) (store.Grant, error)
-
-func (s *Store) newQuestion(script Script, key string, read readAnswer) *question {
-	q := &question{read: read, store: s, silent: script.silent}
+func (s *Store) newQuestion(script Script, key string) *question {
+	q := &question{store: s, silent: script.silent}
 	q.Script, q.Class, q.Key = script.Script, script.class, key
 	return q
 }
 
-// readAcquire returns the grant that text, the answer to an acquire, contains.
-func readAcquire(text string) (store.Grant, error) {
-	g, ok := freshGrantOf(text)
-	if !ok {
-		g, ok = grantOf(text)
-	}
-	if !ok {
-		return store.Grant{}, Unreadable("acquire")
-	}
-	return g, nil
-}
-
-// freshGrantOf returns the grant that text contains, if text is the answer to an acquire that asked
-// for one fence and has found the key free. Otherwise it returns false.
-func freshGrantOf(text string) (g store.Grant, ok bool) {
-	at, text, _ := strings.Cut(text, " ")
-	micros, err := strconv.ParseInt(at, 10, 64)
-	if err != nil {
-		return g, false
-	}
-	fence, err := strconv.ParseUint(text, 10, 64)
-	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: 1}, err == nil
-}
-
-// grantOf returns the grant that text contains, and false if text has another form. The text
-// answers an acquire, an acquire that was sent with a release, or a release that freed nothing.
+// grantOf returns the grant that text, the answer to an acquire or a release, contains. It returns
+// false if text has another form.
 func grantOf(text string) (g store.Grant, ok bool) {
 	r := Reply{text}
 	state := r.Word()
+	if at, err := strconv.ParseInt(state, 10, 64); err == nil { // the key was free, and one fence was asked for
+		fence := r.Integer()
+		return store.Grant{State: store.Granted, At: time.UnixMicro(at), Fence: uint64(fence), FenceCount: 1}, fence > 0
+	}
 	g.At = r.Time()
 	switch state {
 	case "granted", "entered":
@@ -148,6 +113,8 @@ func grantOf(text string) (g store.Grant, ok bool) {
 		g.State = store.Done
 	case "not-ours":
 		g.State = store.NotOurs
+	case "released":
+		return store.Grant{State: store.Released}, true
 	}
 	return g, g.State != 0
 }
@@ -198,7 +165,7 @@ func (s *Store) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 		keys = append(keys, c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key))
 		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
 	}
-	q := s.question(acquireAllScript, keys[0], nil)
+	q := s.question(acquireAllScript, keys[0])
 	q.Words = acquireAllScript.Words(keys, args...)
 	v, err := s.links.Do(ctx, &q.Call)
 	if err != nil {

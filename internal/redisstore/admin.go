@@ -69,15 +69,14 @@ func (s *Store) read(ctx context.Context, key string) (f found, err error) {
 	now, left := r.Time(), r.Duration()
 	f.info.Waiters = int(r.Integer())
 	count, limit := int(r.Integer()), int(r.Integer())
-	var line Line
-	for i := range count {
+	known := make(processes)
+	for range count {
 		left := r.Duration()
 		member, ok := r.countedPart()
 		_ = r.Word() // skips the space after the member
 		owner, rest, _ := strings.Cut(member, "|")
 		if s.kind == withReaders {
-			line.Add(Entry{Inbox: rest, Listening: true}, store.Waiter{})
-			f.info.Reading = append(f.info.Reading, store.Reader{Left: left, Process: line.Waiters[i].Process})
+			f.info.Reading = append(f.info.Reading, store.Reader{Left: left, Process: known.number(rest)})
 		} else {
 			p, readable := permitOf(rest)
 			p.Left, p.Kept = left, strings.HasPrefix(owner, KeptToken+"-")

@@ -17,8 +17,6 @@ type question struct {
 	link.Call
 	calls.Future
 	room   link.Room
-	read   readAnswer
-	acks   Acks
 	store  *Store
 	silent *Script // the same script without messages, while it may be needed; nil: there is none
 	frees  string  // the token of a release that changes only the key, if the key may be moving; see freeAlone
@@ -59,25 +57,41 @@ func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant,
 	if err != nil {
 		return store.Grant{}, Refused(err)
 	}
-	g, err := q.read(text)
+	g, ok := grantOf(text)
+	if !ok {
+		return store.Grant{}, Unreadable("an acquire or a release")
+	}
 	g.Doubled = c.Doubled()
-	if err == nil && q.Acked && g.State == store.Granted {
-		if short := q.acks.checkCount(c.Acks()); short != nil {
+	if q.Acked && g.State == store.Granted {
+		if short := q.store.acks.checkCount(c.Acks()); short != nil {
 			return store.Grant{}, short
 		}
 	}
-	return g, err
+	return g, nil
 }
 
-// ask sends the call by links, waits for the answer, and returns it.
-func (q *question) ask(ctx context.Context, links *link.Links) (store.Grant, error) {
-	q.choose()
-	text, err := links.Do(ctx, &q.Call)
-	g, err := q.readGrant(&q.Call, text, err)
-	if q.needsMore(err) {
-		return q.more(ctx, err)
+// Acquire asks for a lease, for a reader's part or for a permit, and waits for the answer.
+func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return await(ctx, s.Begin(ctx, calls.Acquire, c, nil))
+}
+
+// Release frees a lease, ends a reader's part, or gives back the units of a permit, and waits for
+// the answer.
+func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return await(ctx, s.Begin(ctx, calls.Release, c, nil))
+}
+
+// await waits for the answer to f, or until ctx ends.
+func await(ctx context.Context, f *calls.Future) (store.Grant, error) {
+	select {
+	case <-f.Answered():
+		return f.Answer()
+	case <-ctx.Done():
+		if !f.Abandon() {
+			return store.Grant{}, Refused(link.ErrLeft)
+		}
+		return store.Grant{}, ctx.Err()
 	}
-	return g, err
 }
 
 // Begin begins a step. The answer may arrive before Begin returns.

@@ -32,5 +32,13 @@ func DelayLeaving(s store.Store, d time.Duration) {
 	s.(*Store).inbox.unusedLimit = d
 }
 
+// Address returns the channel of the key's slot, even before its node has confirmed the
+// subscription.
+func (s *Subscriptions) Address(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.channel(s.sites.slot(key))
+}
+
 // RefusesText reports whether err may be the refusal of a script's text.
 func RefusesText(err error) bool { return refusesText(err) }

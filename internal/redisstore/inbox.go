@@ -138,14 +138,6 @@ func (s *Subscriptions) Inbox(key string) string {
 	return sh.name
 }
 
-// Address returns the channel of the key's slot, even before its node has confirmed the
-// subscription.
-func (s *Subscriptions) Address(key string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.channel(s.sites.slot(key))
-}
-
 func (s *Subscriptions) markUsed(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"crypto/rand"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,15 +28,6 @@ type oneServer struct {
 	name   string
 }
 
-// NewChannel returns a name that no other inbox has.
-func NewChannel() string { return inboxPrefix + rand.Text() }
-
-// NewSubscription returns the subscription to one channel on one server. The subscription lasts
-// from the first Open to the stop of Listen.
-func NewSubscription(s Subscriber, channel string) *Subscriptions {
-	return newSubscriptions(oneServer{s, channel}, 0)
-}
-
 func (oneServer) slot(string) uint16            { return 0 }
 func (o oneServer) channel(uint16, bool) string { return o.name }
 func (oneServer) reload(context.Context)        {}
@@ -56,11 +46,6 @@ type clusterSites struct {
 // package locker, because each waiter asks again after othersAsk at the latest, and so uses its
 // channel.
 const unusedAfter = time.Minute
-
-// NewShardSubscriptions returns Subscriptions for the slots of the cluster of c.
-func NewShardSubscriptions(c ClusterClient) *Subscriptions {
-	return newSubscriptions(clusterSites{c, rand.Text()}, unusedAfter)
-}
 
 func (clusterSites) slot(key string) uint16       { return SlotOf(key) }
 func (c clusterSites) reload(ctx context.Context) { c.cluster.ReloadState(ctx) }

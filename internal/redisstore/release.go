@@ -9,11 +9,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// Release frees a lease, ends a reader's part, or gives back the units of a permit.
-func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.releaseQuestion(c).ask(ctx, s.links)
-}
-
 // releaseQuestion returns a release of c that was not sent yet. No replica needs to acknowledge a
 // release. While the slot of c moves, only a lease of one owner is released: see freeAlone. All else
 // waits until the slot has moved.
@@ -40,7 +35,7 @@ func (s *Store) releaseQuestion(c store.Claim) *question {
 		if c.Fence != 0 {
 			phase = PhaseNoteKey(c.Key, c.Fence)
 		}
-		q := s.newQuestion(rwReleaseScript, c.Key, readRelease)
+		q := s.newQuestion(rwReleaseScript, c.Key)
 		q.Words = rwReleaseScript.Words(
 			[]string{c.Key, queue, CounterKey(c.Key), ReadersKey(c.Key), tombstone, DoneKey(c.Key), phase},
 			c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(mark), entry, ReaderEntry(c), traceSuffix(c))
@@ -75,21 +70,9 @@ func traceSuffix(c store.Claim) string {
 // releases has not, the other one may have.
 func wasReleased(text string) bool { return strings.HasPrefix(text, "released") }
 
-// readRelease returns the grant that text, the answer to a release, contains.
-func readRelease(text string) (store.Grant, error) {
-	if text == "released" {
-		return store.Grant{State: store.Released}, nil
-	}
-	g, ok := grantOf(text)
-	if !ok {
-		return store.Grant{}, Unreadable("release")
-	}
-	return g, nil
-}
-
 // movable returns a release of c without words.
 func (s *Store) movable(script Script, c store.Claim) *question {
-	q := s.newQuestion(script, c.Key, readRelease)
+	q := s.newQuestion(script, c.Key)
 	if s.cluster != nil && c.KeepFor <= 0 && c.TombstoneTTL <= 0 && !c.Complete {
 		q.frees = c.Owner
 	}

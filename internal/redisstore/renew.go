@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,23 +84,17 @@ func (b *batch) patience() time.Duration {
 // came by hand-off, and for readers and permits. With readers, confirm.lua is for writers too,
 // because one batch has the claims of both.
 func (b *batch) call() *Call {
-	if b.kind == forOne && !b.handed {
-		n := len(b.places)
-		w := renewScript.Writer(n, n, n)
-		for c := range b.claims() {
-			w.Text(c.Key)
-		}
-		for c := range b.claims() {
-			w.Text(c.Owner)
-			w.Number(Millis(c.TTL))
-		}
-		return &Call{script: renewScript, Words: w.Words()}
+	script, plain := confirmScript, b.kind == forOne && !b.handed
+	if plain {
+		script = renewScript
 	}
 	keys := make([]string, 0, 4*len(b.places))
 	args := make([]any, 0, 2*len(b.places))
 	for c := range b.claims() {
 		owner := c.Owner
-		keys = append(keys, c.Key, QueueKey(c.Key))
+		if keys = append(keys, c.Key); !plain {
+			keys = append(keys, QueueKey(c.Key))
+		}
 		switch b.kind {
 		case forOne: // no other keys
 		case withReaders:
@@ -110,7 +105,7 @@ func (b *batch) call() *Call {
 		}
 		args = append(args, owner, Millis(c.TTL))
 	}
-	return confirmScript.Call(keys, args...)
+	return script.Call(keys, args...)
 }
 
 // fill puts the answer to the batch's call, text or err, into the grants of the batch.
@@ -146,32 +141,28 @@ func (b *batch) fail(grants []store.Grant, err error) {
 	}
 }
 
-// MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
-const MostAtOnce = 8
-
-// Renew sends the calls of all batches, at most MostAtOnce at the same time.
+// Renew does the work of BeginRenew, and waits for all answers.
 func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	var work sync.WaitGroup
-	free := make(chan struct{}, MostAtOnce)
-	for _, b := range s.batches(cs) {
-		free <- struct{}{}
-		work.Go(func() {
-			s.renew(ctx, b, grants)
-			s.complete(ctx, b, grants)
-			<-free
-		})
-	}
-	work.Wait()
-	for _, g := range grants {
-		if g.Err == nil {
-			return grants, nil
+	parts := make(chan []int, len(cs))
+	s.BeginRenew(ctx, cs, func(places []int, all []store.Grant) {
+		for _, i := range places {
+			grants[i] = all[i]
+		}
+		parts <- places
+	})
+	for left := len(cs); left > 0; {
+		select {
+		case places := <-parts:
+			left -= len(places)
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	if len(grants) == 0 {
-		return grants, nil
+	if len(grants) > 0 && !slices.ContainsFunc(grants, func(g store.Grant) bool { return g.Err == nil }) {
+		return nil, grants[0].Err
 	}
-	return nil, grants[0].Err
+	return grants, nil
 }
 
 // renew sends the batch b, waits for the answer, and puts it into grants.

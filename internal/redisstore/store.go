@@ -4,6 +4,7 @@ package redisstore
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -26,9 +27,7 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) { return open(c, 
 func NewSemaphore(c Client, cfg Settings) (store.Store, error) { return open(c, cfg, withPermits) }
 
 // Client has the methods of a client that a Store on Redis needs. A *redis.Client is a Client.
-type Client interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
+type Client = link.Client
 
 // FailsOver reports whether the client c continues with another server when its server is down.
 func FailsOver(c Client) bool {
@@ -145,9 +144,9 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}))
 	s.kind, s.acks = k, cfg.Acks
 	if s.cluster != nil {
-		s.inbox = NewShardSubscriptions(s.cluster)
+		s.inbox = newSubscriptions(clusterSites{s.cluster, rand.Text()}, unusedAfter)
 	} else if sub, ok := c.(Subscriber); ok {
-		s.inbox = NewSubscription(sub, NewChannel())
+		s.inbox = newSubscriptions(oneServer{sub, inboxPrefix + rand.Text()}, 0)
 	}
 	return s, nil
 }

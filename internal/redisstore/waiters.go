@@ -10,26 +10,57 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// Entry is one waiter in the form of its entry in the queue.
-type Entry struct {
-	Token     string
-	Inbox     string // "-": the waiter has no inbox
-	Ticket    int64  // the server's clock in µs when the waiter came; negative after the key was handed to the waiter
-	Listening bool
-	Rest      string // the text after the inbox
-}
-
-// Queue runs waiters.lua, and returns the waiters in the key's queue.
+// Queue runs waiters.lua, and returns the waiters in the key's queue. The result has no secrets:
+// numbers stand for the processes in place of their inboxes.
 func (s *Store) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
-	_, entries, err := s.Entries(ctx, key)
+	text, err := s.run(ctx, waitersScript, []string{key, QueueKey(key)})
 	if err != nil {
 		return nil, err
 	}
-	var line Line
-	for _, e := range entries {
-		line.Add(e, waiterOf(e.Rest))
+	r := Reply{text}
+	if r.Time().Equal(time.UnixMicro(0)) {
+		return nil, Unreadable("waiters")
 	}
-	return line.Waiters, nil
+	var all []store.Waiter
+	known := make(processes)
+	for r.Rest != "" {
+		ticket, err := strconv.ParseFloat(r.Word(), 64)
+		if err != nil || math.Abs(ticket) > 1<<53 {
+			return nil, Unreadable("waiters")
+		}
+		listening := r.Word() != "0"
+		entry, ok := r.countedPart()
+		if !ok || !strings.HasPrefix(r.Rest, " ") {
+			return nil, Unreadable("waiters")
+		}
+		r.Rest = r.Rest[1:]
+		_, entry, _ = strings.Cut(entry, "|") // the token
+		inbox, rest, _ := strings.Cut(entry, "|")
+		w := waiterOf(rest)
+		w.Handed = ticket < 0
+		// A ticket of 1 is no time: the waiter was put back to the head of the queue.
+		if at := math.Abs(ticket); at > 1 {
+			w.Since = time.UnixMicro(int64(at))
+		}
+		w.Process = known.number(inbox)
+		w.Gone = w.Process > 0 && !listening
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+// processes has a number for each inbox.
+type processes map[string]int
+
+// number returns the number of the process with the given inbox, 0 for a waiter without an inbox.
+func (ps processes) number(inbox string) int {
+	if inbox == "-" || inbox == "" {
+		return 0
+	}
+	if ps[inbox] == 0 {
+		ps[inbox] = len(ps) + 1
+	}
+	return ps[inbox]
 }
 
 // waiterOf returns the waiter that rest describes: hand-ms|mode|block|once|metadata. For a permit
@@ -55,61 +86,4 @@ func number(text string) int {
 		return 0
 	}
 	return n
-}
-
-// Line is a queue as Queue returns it. A Line has no secrets: numbers stand for the processes in
-// place of their inboxes.
-type Line struct {
-	Waiters   []store.Waiter
-	processes map[string]int
-}
-
-// Add puts a waiter at the end of the Line, which is a queue. The caller has already set the
-// fields of w that differ between kinds of Stores.
-func (l *Line) Add(e Entry, w store.Waiter) {
-	ticket := e.Ticket
-	w.Handed = ticket < 0
-	// A ticket of 1 is no time: the waiter was put back to the head of the queue.
-	if ticket = max(ticket, -ticket); ticket > 1 {
-		w.Since = time.UnixMicro(ticket)
-	}
-	if e.Inbox != "-" && e.Inbox != "" {
-		if l.processes == nil {
-			l.processes = make(map[string]int)
-		}
-		if l.processes[e.Inbox] == 0 {
-			l.processes[e.Inbox] = len(l.processes) + 1
-		}
-		w.Process, w.Gone = l.processes[e.Inbox], !e.Listening
-	}
-	l.Waiters = append(l.Waiters, w)
-}
-
-// Entries returns the time of the server's clock, and the entries of the key's queue, in order.
-func (s *Store) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
-	text, err := s.run(ctx, waitersScript, []string{key, QueueKey(key)})
-	if err != nil {
-		return at, nil, err
-	}
-	r := Reply{text}
-	if at = r.Time(); at.Equal(time.UnixMicro(0)) {
-		return at, nil, Unreadable("waiters")
-	}
-	for r.Rest != "" {
-		ticket, err := strconv.ParseFloat(r.Word(), 64)
-		if err != nil || math.Abs(ticket) > 1<<53 {
-			return at, nil, Unreadable("waiters")
-		}
-		listening := r.Word() != "0"
-		text, ok := r.countedPart()
-		if !ok || !strings.HasPrefix(r.Rest, " ") {
-			return at, nil, Unreadable("waiters")
-		}
-		r.Rest = r.Rest[1:]
-		e := Entry{Ticket: int64(ticket), Listening: listening}
-		e.Token, text, _ = strings.Cut(text, "|")
-		e.Inbox, e.Rest, _ = strings.Cut(text, "|")
-		all = append(all, e)
-	}
-	return at, all, nil
 }
