@@ -58,7 +58,7 @@ func fromHandler(err error) (with reply, ok bool) {
 		return overruled, true
 	case errors.Is(err, fenced.ErrTooLate):
 		return late, true
-	case endedEarly(err) && !(refused && endedEarly(e)):
+	case endedEarly(err) && (!refused || !endedEarly(e)):
 		return overtaken, true
 	case !refused && errors.Is(err, locker.ErrClosed):
 		return closing, true

@@ -61,7 +61,7 @@ func fromHandler(err error) (with reply, ok bool) {
 		return overruled, true
 	case errors.Is(err, fenced.ErrTooLate):
 		return late, true
-	case errors.Is(err, locker.ErrLost) && !(refused && errors.Is(e, locker.ErrLost)), errors.Is(err, locker.ErrExpired):
+	case errors.Is(err, locker.ErrLost) && (!refused || !errors.Is(e, locker.ErrLost)), errors.Is(err, locker.ErrExpired):
 		return overtaken, true
 	case !refused && errors.Is(err, locker.ErrClosed):
 		return interrupted, true

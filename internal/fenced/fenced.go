@@ -5,8 +5,8 @@ package fenced
 import "errors"
 
 var (
-	// ErrStale: a newer holder has claimed the resource.
+	// ErrStale says that a newer holder has claimed the resource.
 	ErrStale = errors.New("a newer holder has claimed the resource")
-	// ErrTooLate: too little of the lease was left to commit.
+	// ErrTooLate says that too little of the lease was left to commit.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
 )

@@ -57,7 +57,7 @@ var mistakes = []struct {
 		written := make(chan error)
 		err := locker.Run(ctx, l, order, func(ctx context.Context) error {
 			go func() {
-				time.Sleep(time.Minute) // the lease is renewed; then the holder leaves, and the receipt comes
+				<-time.After(time.Minute) // the lease is renewed; then the holder leaves, and the receipt comes
 				written <- write(locker.Detach(ctx))
 			}()
 			return write(ctx)
