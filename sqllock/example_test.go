@@ -91,6 +91,7 @@ func ExampleHandle_Within() {
 func ExampleFencedUpdate() {
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "stock:book"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
-		return sqllock.FencedUpdate(ctx, pool, "UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
+		return sqllock.FencedUpdate(ctx, pool,
+			"UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
 	})
 }

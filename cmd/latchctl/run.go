@@ -65,7 +65,7 @@ Exit codes:
   latchctl run nightly-report --no-wait -- ./report --all
 
   # cron on three machines: the first to come does it, once a day
-  latchctl run backup-$(date +%F) --once 24h -- ./backup
+  latchctl run backup --once 23h -- ./backup
 
   # wait up to a minute for a deployment to end
   latchctl run deploy:shop --wait 1m -- ./deploy

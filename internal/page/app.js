@@ -385,7 +385,7 @@
 
   let note = "", failed = "";
   const remark = f => {
-    const sampled = f && f.left ? `Sampling: ${f.seen} events in the last second, ${f.left} of them are counted and not drawn.` : "";
+    const sampled = f && f.left ? `Sampling: ${f.seen} events in the last second, ${f.left} of them counted and not drawn.` : "";
     write($("note"), [failed, note, sampled].filter(Boolean).join("  "));
     $("note").classList.toggle("alarm", Boolean(failed || note));
   };
