@@ -141,7 +141,7 @@ func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWait
 
 // WithAdaptiveBackoff replaces [WithBackoff] by pauses that it learns from the leases with the same
 // Rule.Name in this process, so that about one of two attempts succeeds. Each pause lies between
-// least and most.
+// least and most. Experimental: a minor version may change or remove it.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &bounds{least, most} })
 }
@@ -149,6 +149,7 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 // WithAdaptiveTTL chooses the TTL of leases whose Rule has none. While renewals are answered
 // promptly, it stays near least, so that a crash is detected soon; when they are answered late, it
 // grows up to most. Held leases get it at their next renewal. Observers receive it in [Outcome].
+// Experimental: a minor version may change or remove it.
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
