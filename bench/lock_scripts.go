@@ -178,17 +178,13 @@ func (r *renewedLocks) renew(ctx context.Context, interval time.Duration) {
 		if n == 0 {
 			continue
 		}
-		w := renewScript.Writer(n, n, n)
+		keys, args := make([]string, 0, n), make([]any, 0, 2*n)
 		for i := range n {
-			w.Text(line[i].lease.key)
-		}
-		for i := range n {
-			w.Text(line[i].lease.token)
-			w.Number(r.ttl)
+			keys, args = append(keys, line[i].lease.key), append(args, line[i].lease.token, r.ttl)
 			line = append(line, dated{line[i].lease, now.Add(interval)})
 		}
 		line = line[n:]
-		if _, err := r.call(ctx, w.Words()); err != nil {
+		if _, err := r.call(ctx, renewScript.Words(keys, args...)); err != nil {
 			return
 		}
 	}

@@ -108,32 +108,20 @@ func (b *batch) send() (gotReply, sent bool, took time.Duration) {
 	return gotReply, true, took
 }
 
-// transmit sends calls. When the node does not have a script, the calls of this script are sent
-// again at once. The first of these calls has the script's text, so the node loads the script for
-// the other calls. If the node still does not know the script of a call, the call is sent again
-// with the script's text.
+// transmit sends calls. When the node does not know the script of a call, the call is sent again at
+// once with the script's text, which the node then knows.
 func (b *batch) transmit(calls []*Call) (gotReply bool) {
-	unknown, gotReply := b.attempt(calls, byName)
+	unknown, gotReply := b.attempt(calls, false)
 	if len(unknown) > 0 {
-		unknown, _ = b.attempt(unknown, firstInFull)
-	}
-	if len(unknown) > 0 {
-		b.attempt(unknown, inFull)
+		b.attempt(unknown, true)
 	}
 	return gotReply
 }
 
-// These constants are the forms in which an attempt sends the scripts of its calls.
-const (
-	byName      = iota // each call names its script, so the node must already have the script
-	firstInFull        // the first call of each script has the text; its other calls name it
-	inFull             // every call has the text of its script
-)
-
-// attempt sends calls together, and returns the calls whose script the node does not have. The
-// parameter form is byName, firstInFull or inFull. The result gotReply reports whether the node has
-// replied.
-func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
+// attempt sends calls together, by the names of their scripts, or with inFull with their texts. It
+// returns the calls whose script the node does not know. The result gotReply reports whether the
+// node has replied.
+func (b *batch) attempt(calls []*Call, inFull bool) (unknown []*Call, gotReply bool) {
 	ctx, acked := b.ctx.Context, b.queue.acked
 	if len(calls) == 1 {
 		ctx = b.ctx.withValues(calls[0].values)
@@ -143,16 +131,12 @@ func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool
 		pipe = b.queue.pipe.Pipeline()
 	}
 	var one [1]noRetryCmd
-	sent, known := one[:0], []*Script(nil)
+	sent := one[:0]
 	for _, c := range calls {
 		if c.asking {
 			_ = pipe.Process(ctx, redis.NewCmd(ctx, "asking")) // a pipeline only queues commands until Exec
 		}
-		full := form == inFull
-		if form == firstInFull && c.Script != nil && !slices.Contains(known, c.Script) {
-			full, known = true, append(known, c.Script)
-		}
-		cmd := c.command(ctx, full)
+		cmd := c.command(ctx, inFull)
 		if sent = append(sent, cmd); pipe != nil {
 			_ = pipe.Process(ctx, cmd)
 		}
@@ -177,7 +161,7 @@ func (b *batch) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool
 	for i, c := range calls {
 		text, own := resultOf(sent[i], err)
 		gotReply = gotReply || isReply(own)
-		if c.lacksScript(own) && form != inFull {
+		if !inFull && c.lacksScript(own) {
 			unknown = append(unknown, c)
 			continue
 		}

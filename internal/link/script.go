@@ -80,42 +80,6 @@ func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	return words
 }
 
-// A Writer writes the words of a long call one by one, into memory for all words.
-type Writer struct {
-	words   []any
-	texts   []string
-	numbers []int64
-}
-
-// Writer returns a Writer for one call. The parameters are the counts of the call's keys, of its
-// texts after the keys, and of its int64s.
-func (s *Script) Writer(keys, texts, numbers int) *Writer {
-	w := &Writer{
-		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),
-	}
-	w.words = append(w.words, "evalsha", s.sha, keys)
-	return w
-}
-
-// Text writes a key, or a text after the keys.
-func (w *Writer) Text(text string) {
-	if len(w.words) == 3 { // the first key is a plain string: see WordsIn
-		w.words = append(w.words, text)
-		return
-	}
-	w.texts = append(w.texts, text)
-	w.words = append(w.words, &w.texts[len(w.texts)-1])
-}
-
-// Number writes the number n as the next word.
-func (w *Writer) Number(n int64) {
-	w.numbers = append(w.numbers, n)
-	w.words = append(w.words, &w.numbers[len(w.numbers)-1])
-}
-
-// Words returns the words that are written so far.
-func (w *Writer) Words() []any { return w.words }
-
 // sizeOf returns the approximate size, in bytes, of a command with these words on the wire.
 func sizeOf(words []any) int {
 	n := 0

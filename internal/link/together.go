@@ -24,11 +24,9 @@ type Together struct {
 const (
 	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// After a script has left out many calls, the next separateAfterLeftOut batches make each call
-	// by itself. After the server has refused a script for several calls, the next
-	// separateAfterRefusal batches make each call by itself.
-	separateAfterLeftOut = 32
-	separateAfterRefusal = 1000
+	// After a script has left out many calls, or the server has refused it, the next separateAfter
+	// batches make each call by itself.
+	separateAfter = 32
 )
 
 // group is a call that makes several other calls.
@@ -36,7 +34,6 @@ type group struct {
 	Call
 	members []*Call
 	leftOut []*Call // the calls that were left out, and must be sent by themselves
-	refused bool
 }
 
 // gather replaces calls that one script can make by a call of this script. The given slice does not
@@ -118,7 +115,7 @@ func (t *Together) wordsFor(calls []*Call) []any {
 // parts is not the script's answer, so the effect of the calls is then unclear.
 func (g *group) Receive(*Call) {
 	text, err := g.Answer()
-	if g.refused = ownRefusal(err); g.refused {
+	if ownRefusal(err) {
 		g.leftOut = g.members
 		return
 	}
@@ -156,21 +153,17 @@ func ownRefusal(err error) bool {
 // leftOutOf returns the calls of the groups that a script has left out and whose callers still
 // wait. When there are many such calls, the next batches make each call by itself.
 func (l *link) leftOutOf(groups []*group) (left []*Call) {
-	members, refused := 0, false
+	members := 0
 	for _, g := range groups {
 		members += len(g.members)
-		refused = refused || g.refused
 		for _, c := range g.leftOut {
 			if c.fate.Load() == underWay {
 				left = append(left, c)
 			}
 		}
 	}
-	switch apart := &l.separate; {
-	case refused:
-		apart.Store(separateAfterRefusal)
-	case 8*len(left) > members:
-		apart.Store(separateAfterLeftOut)
+	if 8*len(left) > members {
+		l.separate.Store(separateAfter)
 	}
 	return left
 }

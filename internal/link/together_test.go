@@ -167,7 +167,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	if n := batches(namesWith(8, "alone", 0, 1)); n < 3 {
 		t.Fatalf("positive control: %d commands", n)
 	}
-	for i := range separateAfterLeftOut {
+	for i := range separateAfter {
 		if n := batches(namesWith(8, "")); n != 8 {
 			t.Fatalf("batch %d: %d commands, not 8", i, n)
 		}
