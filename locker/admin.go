@@ -153,20 +153,11 @@ func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 //
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
 // another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
-func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
-	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
-		return &Error{Op: OpRevoke, Key: key, Err: err}
-	}
+func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) (err error) {
 	ctx, end := e.cfg.observe(ctx, OpRevoke, Rule{Key: key, Name: Rule{Key: key}.name()})
-	err := e.revoke(ctx, key, fence, reason)
 	if end != nil {
-		finish(end, Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1})
+		defer func() { finish(end, Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1}) }()
 	}
-	return err
-}
-
-// revoke does the work of Revoke.
-func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason string) error {
 	if e.can.Revoke == nil {
 		return &Error{Op: OpRevoke, Key: key, Err: ErrUnsupported}
 	}

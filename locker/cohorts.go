@@ -339,7 +339,7 @@ func (c *cohort) next() *waiter {
 // the cohorts' mutex.
 func (h *hold) holder() store.Holder {
 	p := h.user()
-	return store.Holder{Fence: p.Fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.signed}
+	return store.Holder{Fence: p.Fence, Left: time.Until(h.renewal.deadline.load().time()), Metadata: h.signed}
 }
 
 // user returns the present user of h, or the last user if no caller uses h now. The caller holds
@@ -382,23 +382,18 @@ func (cs *cohorts) mayContinue(h *hold) bool {
 	return h.used < h.block && instantOf(time.Now()).sub(h.received) < streakWithin && !cs.engine.isClosing()
 }
 
-// phases is the sharing of readers. The readers of one process share a hold. The hold is one token
-// and one entry on the server, and its last reader releases it. While the phase is open, newcomers
-// use the hold too, without a call. The table shows the events, and what follows:
+// phases is the sharing of readers. The readers of one process share a hold: one token and one entry
+// on the server, which the last of them releases. While the phase is open, newcomers use the hold
+// too, without a call. The table shows the events, and what follows:
 //
 //	the hold is granted      all waiters of the cohort use it; the phase is open
 //	a writer waits           the phase is closed: newcomers form a new cohort, and wait at the
-//	                         server behind the writer. The cohort learns of the writer from the
-//	                         grant, from a message, or from a renewal, which is sent at once after
-//	                         messages may have been lost
-//	half of its time is      the phase is closed: newcomers should not depend on this hold
-//	over without a renewal,
-//	or it was extended
-//	a reader releases        nothing, unless the reader is the last one: then the hold is released
+//	                         server behind the writer, of which the grant, a message, or a renewal
+//	                         tells (renewals are sent at once after messages may have been lost)
+//	the hold is not sound    the phase is closed: newcomers should not depend on this hold
 //	the hold is lost         the contexts of all its readers end
-//	a reader acquires again  it uses the same hold, even while the phase is closed: the writer waits
-//	                         for this reader, so the reader must not wait for the writer. With
-//	                         KeepFor, EndAfter or OnceFor the reader asks the server, once
+//	a reader acquires again  it uses the same hold, even while the phase is closed, because the writer
+//	                         waits for this reader. With KeepFor, EndAfter or OnceFor it asks once
 //
 // A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 type phases struct{ *cohorts }
@@ -497,10 +492,9 @@ func (cs *cohorts) closePhaseLocked(h *hold) {
 	}
 }
 
-// permits is the sharing of a semaphore's callers. Several permits can be held at the same time. So
-// a cohort of callers with equal Key, TTL, Limit and Weight has many holds at once. The leader of
-// the cohort is only the caller that asks the server for the next permit. There is a leader as long
-// as callers wait. The table shows the events, and what follows:
+// permits is the sharing of a semaphore's callers. A cohort of callers with equal Key, TTL, Limit and
+// Weight has many holds at once, and its leader is only the caller that asks the server for the next
+// permit. There is a leader as long as callers wait. The table shows the events, and what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
 //	a permit is released, and     the first caller behind the leader gets it, with the next fence of

@@ -15,10 +15,9 @@ import (
 )
 
 // keeper renews all holds of an Engine, and ends the holds whose time is over. It is one goroutine
-// with a schedule of due times, whatever the number of holds. This goroutine never waits for the
-// server. Renewals are sent in the background, so a deadline takes effect in time even while a call
-// hangs. If a renewal has no answer, the keeper sends it again a little later. So the server may
-// execute a renewal twice, which does no harm.
+// with a schedule of due times, which never waits for the server: renewals are sent in the
+// background, so a deadline takes effect in time even while a call hangs. A renewal without an
+// answer is sent again a little later; that the server may then execute it twice does no harm.
 type keeper struct {
 	engine *Engine
 
@@ -69,10 +68,9 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes from the schedule the holds to renew, which it returns as renewals, and the
-// holds whose deadline has passed, which it returns as ended. A hold to renew is scheduled
-// again for a little later, because its renewal may get no answer. The result pause is how long
-// the keeper may sleep, and stopped reports whether the keeper must end.
+// collect returns the holds to renew, and takes from the schedule the holds whose deadline has
+// passed. A hold to renew is scheduled again for a little later, because its renewal may get no
+// answer. pause is how long the keeper may sleep, and stopped whether it must end.
 func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,10 +150,9 @@ func (k *keeper) add(h *hold, lease *Lease, start time.Time) bool {
 	return true
 }
 
-// retire takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
-// already under way does no harm, because it can only lengthen a lease that is still held. retire
-// returns the release of h as a Chore: a call that is repeated in the background, without a caller
-// that waits for it. It also returns the deadline of h.
+// retire takes h out of the schedule, and returns its release, as a Chore that can be repeated
+// without a caller, and its deadline. No renewal is sent after that; one that is under way can only
+// lengthen a lease that is still held.
 func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,8 +175,8 @@ func (k *keeper) retire(h *hold) (release calls.Chore, deadline instant) {
 }
 
 // attach makes lease a user of h, which was handed over or is shared. It returns false if h was
-// lost meanwhile or the Engine is closing. In both cases the keeper would not end the Lease at the
-// deadline of h.
+// lost meanwhile or the Engine is closing, because then nothing would end the Lease at the deadline
+// of h.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -222,9 +219,9 @@ func (k *keeper) isSound(h *hold) bool {
 	return h.isSoundLocked()
 }
 
-// isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, its
-// last renewal has not failed, no suspension makes it doubtful, Extend has not lengthened it, and at
-// least half of its TTL is left. The caller holds the keeper's mutex.
+// isSoundLocked reports whether the hold may be handed over or shared: it is in the schedule, no
+// renewal has failed, no suspension makes it doubtful, Extend has not lengthened it, and at least
+// half of its TTL is left. The caller holds the keeper's mutex.
 func (h *hold) isSoundLocked() bool {
 	whole := h.claim.TTL
 	if h.renewal.handoffTTL > 0 {
@@ -234,10 +231,8 @@ func (h *hold) isSoundLocked() bool {
 	return h.renewal.index > 0 && h.renewal.failure == nil && !h.renewal.doubtful && !extended && h.renewal.deadline.load().sub(instantOf(time.Now())) >= whole/2
 }
 
-// planRenewal sets the time of the next renewal of h. The parameter start is when the last renewal,
-// or the call that was granted, was sent. The next renewal is due a third of ttl after start, with
-// a random deviation of up to a tenth. So holds that were taken at the same time are not all
-// renewed at the same time.
+// planRenewal sets the time of the next renewal of h: a third of ttl after start, when the last
+// call was sent, ± 10 %, so that holds that were taken together are not all renewed together.
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3
@@ -268,8 +263,7 @@ func (k *keeper) wakeRun(at instant) {
 }
 
 // send sends the renewals of the holds in due to the Store, which may answer them one by one. It
-// leaves out holds that have ended meanwhile, so that no renewal follows a release. The TTL of each
-// renewal counts from now, even if the renewal waits before it is sent.
+// leaves out holds that have ended meanwhile. The TTL of each renewal counts from now.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -318,8 +312,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 }
 
 // nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
-// hold that is never renewed, nextTTL returns the time that the hold has left, because then the
-// call only confirms the hold. If only EndAfter ends the hold, renewalAt knows that time exactly.
+// hold that is never renewed it is the time that is left, because then the call only confirms the
+// hold.
 func (h *hold) nextTTL(now time.Time) time.Duration {
 	if h.renewal.final && (h.renewal.atMostEnd == 0 || !h.engine.cfg.renewal) {
 		return max(min(h.renewal.renewTTL, h.renewal.deadline.load().sub(instantOf(now))), time.Millisecond)
@@ -327,9 +321,8 @@ func (h *hold) nextTTL(now time.Time) time.Duration {
 	return h.renewal.renewTTL
 }
 
-// applyAnswer applies g, the Store's answer to a renewal of h. The renewal had the given claim,
-// and was sent at the time start. It reports whether h is still held. If h has ended meanwhile,
-// the answer changes nothing: a lost hold stays lost.
+// applyAnswer applies g, the Store's answer to a renewal of h with the given claim, which was sent
+// at the time start. It reports whether h is still held. A lost hold stays lost.
 func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {
 	case store.Granted:
@@ -388,8 +381,8 @@ func failureOf(g store.Grant) error {
 	}
 }
 
-// noteDelay gives the delay of h's renewal to the tuner, which chooses the adaptive TTL from such
-// delays. The next renewal of h asks for the new TTL. The caller holds k.mu.
+// noteDelay gives the delay of h's renewal to the tuner, and takes over the TTL that it chooses.
+// The caller holds k.mu.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
 	if p == nil || h.renewal.firstDue == 0 {
@@ -402,9 +395,9 @@ func (k *keeper) noteDelay(h *hold) {
 	}
 }
 
-// repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again. The
-// pause is so short that several repetitions are possible before the lease ends. This pause is
-// longer than renewSlack, because otherwise collect would take the same hold twice.
+// repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again, short
+// enough for several repetitions. It is longer than renewSlack, because otherwise collect would
+// take the same hold twice.
 func repeatPause(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)
@@ -415,20 +408,16 @@ func repeatPause(ttl time.Duration) time.Duration {
 func (k *keeper) renewReaders(inbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var readers []*hold
-	for h := range k.due.holds() {
+	for _, h := range slices.Collect(k.due.holds()) {
 		if h.claim.Mode == Shared && !h.renewal.final && (inbox == "" || h.claim.Inbox == inbox) {
-			readers = append(readers, h)
+			h.renewal.renewAt = instantOf(time.Now())
+			k.reschedule(h)
 		}
-	}
-	for _, h := range readers {
-		h.renewal.renewAt = instantOf(time.Now())
-		k.reschedule(h)
 	}
 }
 
-// lose ends h for the given reason. The server has given the key to another holder, or does not
-// know the lease. If h has left the schedule, another call deals with the end of h.
+// lose ends h for the given reason: the server does not know the lease any more. If h has left the
+// schedule, another call deals with the end of h.
 func (k *keeper) lose(h *hold, reason error) {
 	k.mu.Lock()
 	if h.renewal.index == 0 {
@@ -470,9 +459,8 @@ func (h *hold) errTimeout() error {
 }
 
 // beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
-// the time from which the new TTL counts if the extension succeeds. After this call the server may
-// keep the lease for ttl, and the hold is not handed over any more. beginExtension returns false if
-// the hold was handed over already.
+// the time from which the new TTL counts. From now on the server may keep the lease for ttl, and
+// the hold is not handed over. It returns false if l does not use the hold any more.
 func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -493,9 +481,8 @@ func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 	}
 }
 
-// keepNothing cancels Rule.KeepFor, so that the release frees the key at once. It is called when no
-// work was done under the lease. If other parts use the lease, or have used it, keepNothing has no
-// effect.
+// keepNothing cancels Rule.KeepFor, so that the release frees the key at once, because no work was
+// done under the lease. It has no effect if other parts use the lease, or have used it.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isFirst() {
 		return
@@ -515,11 +502,6 @@ func (k *keeper) leases() []*Lease {
 		all = append(all, h.renewal.users...)
 	}
 	return all
-}
-
-// deadlineOf returns the local time at which h is over.
-func (k *keeper) deadlineOf(h *hold) time.Time {
-	return h.renewal.deadline.load().time()
 }
 
 // keepUntil returns until when KeepFor keeps the key of h; 0: it does not.
@@ -648,9 +630,9 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// instant is a time on the monotonic clock, in ns; 0 means that there is no time. A keeper has
-// several instants for each hold and compares them all the time. An instant needs one word of
-// memory, and a time.Time needs three.
+// instant is a time on the monotonic clock, in ns; 0 means that there is no time. It needs one word
+// of memory, and a time.Time three: a keeper has several for each hold and compares them all the
+// time.
 type instant int64
 
 // epoch is the time from which instants count.
@@ -671,18 +653,17 @@ func (i instant) plus(d time.Duration) instant { return i + instant(d) }
 // sub returns the duration from start to i.
 func (i instant) sub(start instant) time.Duration { return time.Duration(i - start) }
 
-// time returns i as a time.Time. It calculates from the present time, because the wall clock may
-// have been set since the epoch.
+// time returns i as a time.Time, from the present time: the wall clock may have been set since
+// epoch.
 func (i instant) time() time.Time {
 	now := time.Now()
 	return now.Add(i.sub(instantOf(now)))
 }
 
-// clocks compares the wall clock with the monotonic clock. When a paused process continues, it
-// notices at once which deadlines have passed, because the monotonic clock ran on during the pause.
-// But during a suspension of the machine (a closed laptop, a virtual machine that is saved and
-// restored), the monotonic clock stands still. So all deadlines of this process come late by the
-// length of the suspension. The wall clock shows the suspension by a jump ahead.
+// clocks compares the wall clock with the monotonic clock. During a pause of the process, the
+// monotonic clock runs on. But during a suspension of the machine (a closed laptop, a virtual
+// machine that is saved and restored) it stands still, so all deadlines of this process come late
+// by the length of the suspension. The wall clock shows it by a jump ahead.
 type clocks struct {
 	wallLead time.Duration // the result of leadAt at the last look
 	testLead time.Duration // for tests: how far the wall clock was set forward
@@ -741,8 +722,8 @@ func (h *hold) handleSuspension(now instant, gain time.Duration) {
 }
 
 // endAfterSuspension returns the deadline that replaces end when the wall clock has gained the time
-// gain, which is missing in the monotonic clock. This may also mean that the clock was set forward,
-// so a lease with renewals has time for the answer to one.
+// gain. This may also mean that the clock was set forward, so a lease with renewals has time for
+// the answer to one.
 func (h *hold) endAfterSuspension(end, now instant, gain time.Duration) instant {
 	if h.renewal.final {
 		return end.plus(-gain)

@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,7 @@ func (l *Lease) TTL() time.Duration { return l.rule.TTL }
 // clock. Before that time, the server does not give the key to another holder. For a lease that has
 // ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
-	deadline := l.engine.keeper.deadlineOf(l.hold)
+	deadline := l.hold.renewal.deadline.load().time()
 	if l.part != nil && !l.part.atMostEnd.IsZero() && l.part.atMostEnd.Before(deadline) {
 		deadline = l.part.atMostEnd
 	}
@@ -86,10 +87,18 @@ func (l *Lease) Expires() time.Time {
 // Acquire, but not its cancellation. After the end, context.Cause returns the reason: ErrReleased,
 // or an [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
-	if own := l.state.sharedContext(); own != nil {
+	s := &l.state
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
+	if own != nil {
 		return own
 	}
-	return l.state.shareContext(l.within(context.WithoutCancel(l.base)))
+	made := l.within(context.WithoutCancel(l.base))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = cmp.Or(s.own, made) // the one that was made first
+	return s.own
 }
 
 // within returns a context like parent that has l as its innermost lease, and ends with l.
@@ -108,9 +117,8 @@ func (l *Lease) lose(reason error) bool {
 }
 
 // notifyObserver notifies the Observer, once, that the hold ended for the given reason; nil means a
-// release. On a loss, the contexts end first, so that no Observer can delay that. If a Release
-// begins before the notification, the Release itself calls notifyObserver. So the Observer was
-// notified of the end when Release returns.
+// release. On a loss, the contexts end first, so that no Observer can delay that. A Release calls
+// it before it returns.
 func (l *Lease) notifyObserver(reason error) {
 	l.state.notified.Do(func() {
 		if l.part == nil {
@@ -176,9 +184,9 @@ func leasesIn(ctx context.Context) iter.Seq[*Lease] {
 }
 
 // leaseContext is a context that ends with leases. The keeper's goroutine ends it when a lease is
-// over. But after a pause of the process, the goroutine of the holder may run before the keeper's
-// goroutine. So each look at the context compares the deadlines of its leases with the clock, and
-// ends the leases that are over. context.Cause looks by calling Value.
+// over. But after a pause of the process, the holder's goroutine may run before the keeper's. So
+// each look at the context compares the deadlines of its leases with the clock, and ends those that
+// are over. context.Cause looks by calling Value.
 type leaseContext struct {
 	context.Context // made by leaseState.derive
 	held            heldList
@@ -225,8 +233,8 @@ func (l *Lease) isOverdue(now instant) bool {
 	return now >= l.hold.renewal.deadline.load() || l.part != nil && l.part.isOverdue(now)
 }
 
-// endOverdue ends l if its time is over. It does for one hold what the keeper's goroutine does for
-// all. The cleaning up, which may need locks of the caller, is left to another goroutine.
+// endOverdue ends l if its time is over. The cleaning up, which may need locks of the caller, is
+// left to another goroutine.
 func (l *Lease) endOverdue(now instant) {
 	if p := l.part; p != nil && p.isOverdue(now) {
 		if l.lose(ErrExpired) {
@@ -284,23 +292,6 @@ type leaseState struct {
 
 	released error         // what Release returned
 	ending   chan struct{} // closed when Release has its result; nil: Release was not called
-}
-
-// sharedContext returns the context for all calls of Context, or nil if there is none yet.
-func (s *leaseState) sharedContext() context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.own
-}
-
-// shareContext returns the context for all calls of Context: the first one that was made.
-func (s *leaseState) shareContext(made context.Context) context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.own == nil {
-		s.own = made
-	}
-	return s.own
 }
 
 // derive returns a context like parent that ends with the lease.

@@ -4,9 +4,9 @@ import "time"
 
 // The engine's times and limits. Those of the calls to a server are in package link.
 const (
-	// unansweredFor is the longest time for which an acquire is repeated while the server has not
-	// yet answered whether the key is held. A Store that may hang is given lateBy more, of the
-	// 250 ms by which a caller may be back late.
+	// unansweredFor is how long an acquire is repeated while the server has not yet answered whether
+	// the key is held. A Store that may hang is given lateBy more, of the 250 ms by which a caller
+	// may be late.
 	unansweredFor = time.Second
 	lateBy        = 150 * time.Millisecond
 	// releaseWithin is the longest time for which Release and Complete wait for the server's answer.
@@ -20,13 +20,11 @@ const (
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
 	// died. The head of the queue asks every headAsks, and the other waiters ask every othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
-	// A lease that the server has granted by message lasts for at most longestHand until the
-	// winner renews it. So if the winner is paused or cut off, the other waiters lose only
-	// longestHand, and not the winner's TTL.
+	// A lease that the server has granted by message lasts for at most longestHand until the winner
+	// renews it. So a winner that is paused or cut off costs the others no more.
 	longestHand = 2 * time.Second
-	// freshGrant is the largest age at which a grant by message is used. An older grant means that
-	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
-	// server instead.
+	// freshGrant is the largest age at which a grant by message is used. An older one means that the
+	// process was paused, the message was late or a clock stepped: then the waiter asks the server.
 	freshGrant = 100 * time.Millisecond
 
 	// streakWithin is the time after which no streak continues. This limit shortens the wait of
@@ -52,12 +50,10 @@ const (
 	// may have been as long as the rest of the lease.
 	answerAfterSuspension = time.Second
 
-	// maxRetryAfter is the largest estimate of [Error.RetryAfter], without its jitter. A longer
-	// pause would cost more time than it saves questions.
+	// maxRetryAfter is the largest estimate of [Error.RetryAfter], without its jitter, and firstGuess
+	// the least time for which a holder is assumed to have held the key.
 	maxRetryAfter = 2 * time.Second
-	// firstGuess is the least time for which a holder is assumed to have held the key. Without this
-	// minimum, callers would ask again and again when nothing is known about the holder.
-	firstGuess = 50 * time.Millisecond
+	firstGuess    = 50 * time.Millisecond
 	// An estimate of how long leases of a Name are held uses about the last rememberWell leases.
 	// Further Names than mostNames are not remembered: a Name has few values.
 	rememberWell, mostNames = 16, 1024

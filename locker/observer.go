@@ -1,6 +1,7 @@
 package locker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -207,10 +208,13 @@ func absorb(method string) {
 // a timeout: only the waiter can, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	if err == nil {
-		return successOf(op)
+		return cmp.Or(successes[op], ResultReleased)
 	}
 	return wordFor(err, results, ResultError)
 }
+
+// successes has the Results of the operations that succeed, except for releases.
+var successes = map[Op]Result{OpAcquire: ResultAcquired, OpExtend: ResultExtended, OpRevoke: ResultRevoked}
 
 // word is the word for all errors that wrap err.
 type word[W ~string] struct {
@@ -242,20 +246,6 @@ var results = []word[Result]{
 	{ErrUnavailable, ResultUnavailable},
 	{context.DeadlineExceeded, ResultTimeout},
 	{ErrBusy, ResultBusy},
-}
-
-// successOf returns the Result of op when it succeeds.
-func successOf(op Op) Result {
-	switch op {
-	case OpAcquire:
-		return ResultAcquired
-	case OpExtend:
-		return ResultExtended
-	case OpRevoke:
-		return ResultRevoked
-	default:
-		return ResultReleased
-	}
 }
 
 // A WaitObserver is an Observer that is also notified when an acquire begins to wait.

@@ -60,17 +60,7 @@ func newConfig() config {
 	}
 }
 
-// complete adjusts options that depend on each other. If options contradict each other, the error
-// names the contradiction.
-func (c *config) complete() error {
-	if !c.queue && c.handoffs > 1 {
-		// A Locker without the server's queue has no hand-offs inside a process either, so every
-		// waiter polls.
-		c.handoffs = 1
-	}
-	return c.validate()
-}
-
+// validate refuses options that are out of range, or that contradict each other.
 func (c *config) validate() error {
 	switch {
 	case c.ttl < time.Millisecond || c.ttl > longestTime:
@@ -281,7 +271,10 @@ func configure[O any](opts []O, apply func(O, *config)) (config, error) {
 	for _, o := range opts {
 		apply(o, &c)
 	}
-	return c, c.complete()
+	if !c.queue { // every waiter polls, also behind the callers of its process
+		c.handoffs = min(c.handoffs, 1)
+	}
+	return c, c.validate()
 }
 
 // WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have

@@ -18,10 +18,9 @@ import (
 var errWaitOver = errors.New("the wait is over")
 
 // mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
-// RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
-// that it holds. So an acquire of an earlier key makes one attempt, and does not wait. The lease of
-// an idempotent request does not count, because nobody waits for it while holding another one. But
-// on a Locker of NewStriped, this lease may be the lease of another key too.
+// RunAll: no circle of waits can form if every caller waits only for keys that sort after all keys
+// that it holds. So an acquire of an earlier key does not wait. The lease of an idempotent request
+// does not count, because nobody waits for it while holding another one, except as a stripe.
 func (w *waiter) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
@@ -114,9 +113,8 @@ func (w *waiter) handleError(err error) state {
 }
 
 // handleNoAnswer acts on err, the error of a question without an answer. A caller that has seen no
-// holder may ask again until unansweredFor has passed, also with NoWait, because then nobody knows
-// whether there is a holder. During a move of the key's data to another server, a waiter may also
-// ask again after that.
+// holder may ask again until unansweredFor has passed, also with NoWait; while the key's data moves
+// to another server, a waiter may do so after that.
 func (w *waiter) handleNoAnswer(err error) state {
 	w.failure = err
 	if w.cohort != nil {
@@ -288,10 +286,9 @@ func (w *waiters) dismiss(key string) {
 	}
 }
 
-// retryAfter returns the time after which another try may succeed. The result is an estimate with
-// jitter, so that callers that were refused at the same time do not ask again at the same time. The
-// remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.KeepFor
-// keeps locked, the remaining time is certain.
+// retryAfter returns the time after which another try may succeed: an estimate with jitter, so that
+// callers that were refused together do not ask again together. The remaining TTL says little,
+// because the lease is renewed, except for a key that Rule.KeepFor keeps locked.
 func (w *waiter) retryAfter() time.Duration {
 	if w.place.holder.Kept && w.place.holder.Left > 0 {
 		return w.place.holder.Left
@@ -302,14 +299,9 @@ func (w *waiter) retryAfter() time.Duration {
 }
 
 // remaining estimates how long it takes until the caller could have the key: the time that the
-// holder still needs, plus the time that the waiters ahead need after the holder. The waiters count
-// for at most maxRetryAfter.
-//
-// A holder is expected to hold the key as long as earlier holders of this Name in this process did.
-// If this holder has already held the key for longer, the rest is expected to be half as long
-// as the part that is over. If this process has seen no earlier holder, the rest is expected to
-// be as long as the part that is over. So a caller that waits as advised doubles its pause each
-// time, and comes late by about the length of one hold.
+// holder still needs, plus at most maxRetryAfter for the waiters ahead. A holder is expected to
+// hold the key as long as earlier holders of this Name in this process did; if it already did for
+// longer, for half as long again; if there were none, for as long again.
 func (w *waiter) remaining() time.Duration {
 	var held time.Duration
 	if !w.heldSince.IsZero() {
@@ -333,10 +325,9 @@ func (w *waiter) remaining() time.Duration {
 	return rest + time.Duration(turn*ahead)
 }
 
-// holdsSince returns the local time at which the holder h got the key. The parameter clock is
-// the time of the server's clock in an answer that names h, and sentAt is the time at which the
-// question was sent. On one server, a fence is the server's clock at the grant, unless the
-// counter ran ahead of the clock.
+// holdsSince returns the local time at which the holder h got the key. clock is the server's clock
+// in an answer that names h, to a question that was sent at sentAt. On one server, a fence is the
+// server's clock at the grant, unless the counter ran ahead of the clock.
 func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || clock.IsZero() {
 		return time.Time{}

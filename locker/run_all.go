@@ -357,35 +357,30 @@ func (e *Engine) askForAll(all []*waiter, claims []store.Claim, began time.Time)
 			first = w
 		}
 	}
-	a := awaited{}
-	if first.rule.Wait > 0 {
-		timer := e.timers.Start(max(first.rule.Wait-time.Since(began), 0))
-		defer e.timers.Stop(timer)
-		a.timer = timer.C
+	limit, over := unansweredFor+lateBy, false // whether the Wait is over by then
+	if left := first.rule.Wait - time.Since(began); first.rule.Wait > 0 && left < limit {
+		limit, over = max(left, 0), true
 	}
-	silence := e.timers.Start(unansweredFor + lateBy)
-	defer e.timers.Stop(silence)
-	a.silence = silence.C
+	timer := e.timers.Start(limit)
+	defer e.timers.Stop(timer)
 	// The call may go on after this function has returned, so these waiters are not recycled.
 	var answers []store.Grant
 	var failed error
 	answered, calling := make(chan struct{}), all[0].observed
-	a.answer = answered
 	e.calls.Do(func() {
 		defer close(answered)
 		if answers, failed = e.can.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
 			failed = fmt.Errorf("the Store answered %d of %d claims", len(answers), len(claims))
 		}
 	})
-	what, why := first.await(&a)
-	switch what {
-	case answerCame:
+	what, why := first.await(&awaited{answer: answered, timer: timer.C})
+	switch {
+	case what == answerCame:
 		return answers, failed, nil
-	case silenceOver:
+	case what == timerFired && !over:
 		return nil, errNoAnswer, nil
-	case timerFired:
+	case what == timerFired:
 		why = errWaitOver
-	default:
 	}
 	if time.Since(first.place.sentAt) > freshGrant {
 		first.failure = errNoAnswer

@@ -43,9 +43,8 @@ func (t *holdStats) meanHold(name string) time.Duration {
 	return 0
 }
 
-// recordAttempt records whether an attempt after a pause succeeded. A success makes the pause
-// shorter, and a failure makes the pause longer. If every second attempt succeeds, the pause stays
-// the same on average.
+// recordAttempt records whether an attempt after a pause succeeded. The pause becomes shorter or
+// longer, and stays the same on average if every second attempt succeeds.
 func (t *holdStats) recordAttempt(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,8 +110,8 @@ type ttlTuner struct {
 	delay time.Duration // the delay from a due renewal to its answer; rises at once, falls slowly
 }
 
-// observe records the delay of one renewal. The delay begins when the renewal is due. This
-// delay ends when the renewal is answered, or is repeated.
+// observe records the delay of one renewal, from when it was due until its answer or its
+// repetition.
 func (p *ttlTuner) observe(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/store"
@@ -158,12 +158,7 @@ func shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	for cut := n; cut > max(n-utf8.UTFMax, 0); cut-- {
-		if utf8.RuneStart(text[cut]) {
-			return text[:cut]
-		}
-	}
-	return text[:n] // text is not UTF-8, so it is cut at any byte
+	return strings.ToValidUTF8(text[:n], "")
 }
 
 // cleanUp gives back what an unsuccessful acquire has: its turn, the lead of the cohort, and its
