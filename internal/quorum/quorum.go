@@ -28,6 +28,8 @@ import (
 // Votes that do not count are given back in the background, and a decided release is repeated at
 // each node until the node confirms it. The Engine repeats the steps that stayed undecided.
 type quorum struct {
+	calls.Steps // of the quorum as a Store, without Begin
+
 	nodes    []*node
 	need     int           // number of nodes that must agree
 	skew     time.Duration // the allowed skew between the nodes' clocks
@@ -60,15 +62,8 @@ type Settings struct {
 	Warn        func(error)   // called with the refusal that ends an undo; may be nil
 }
 
-// New returns the Store of exclusive locks on the servers of the clients cs, which is also its
-// [calls.Steps]. It sends nothing.
-func New(cs []redisstore.Client, cfg Settings) store.Store {
-	q := newQuorum(cs, cfg)
-	return struct {
-		*quorum
-		calls.Steps
-	}{q, calls.Wrap(q, q.close, &q.pool, cfg.Warn)}
-}
+// New returns the Store of exclusive locks on the servers of the clients cs. It sends nothing.
+func New(cs []redisstore.Client, cfg Settings) store.Store { return newQuorum(cs, cfg) }
 
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	millis := redisstore.Millis(cfg.MaxTTL) // markers have no fractions
@@ -76,6 +71,7 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: time.Duration(millis) * time.Millisecond,
 		settings: fmt.Sprintf("%d/%d", len(cs), millis), clocks: newClocks(len(cs)),
 	}
+	q.Steps = calls.Wrap(q, q.close, &q.pool, cfg.Warn)
 	q.asks.Store(cfg.MaxTTLGiven)
 	for i, c := range cs {
 		q.nodes = append(q.nodes, newNode(c, i, q))
@@ -117,6 +113,20 @@ func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 			}
 		}
 	}
+}
+
+// Begin begins a step on a goroutine of the quorum. A step at a quorum ends soon by itself, so it
+// needs no time-out, and an undo is a release like any other.
+func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	do := q.Release
+	if step == calls.Acquire {
+		do = q.Acquire
+	}
+	f, ok := q.pool.Future(onAnswer)
+	if ok {
+		q.pool.Do(func() { f.Deliver(do(ctx, c)) })
+	}
+	return f
 }
 
 // close waits for the steps that are under way, and for the releases that nodes have not confirmed,
