@@ -140,21 +140,16 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back an open transaction, even if ctx has ended. It waits for a limited time,
-// because some drivers wait without end, and the lock is held meanwhile. An error of the rollback is
-// ignored: a server that gets no ROLLBACK rolls back when the connection ends.
+// rollback rolls back an open transaction, even if ctx has ended. It waits for a limited time, because
+// the lock is held meanwhile. An error of the rollback is ignored: a server that gets no ROLLBACK rolls
+// back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
 	if !a.open {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.undo(ctx)
-	}()
-	awaitLeaving(ctx, done)
+	a.undo(ctx)
 }
 
 // undo rolls back, and restores the settings of MySQL's session.

@@ -8,7 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Transaction is an open transaction of any library, as this package uses it. See [Database].
+// A Transaction is an open transaction of any library, as this package uses it. See [Database]. Its
+// methods return when ctx ends, whatever the server does.
 //
 // A Transaction may have one more method:
 //

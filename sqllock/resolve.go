@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -63,45 +62,21 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 	return true, fmt.Errorf("sqllock: COMMIT was not confirmed, and the transaction was rolled back: %w", err)
 }
 
-// sendCommit commits, and waits for the answer for a limited time, because some drivers wait
-// without end. If a COMMIT hangs, its goroutine ends when the driver returns.
+// sendCommit commits, and waits for the answer for a limited time. Without an answer, it ends the
+// context of the transaction, and rolls back, so that the connection is free to read the ledger.
 func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()
-	answer := make(chan error, 1)
-	go func() {
-		err := a.finish(ctx)
-		if err != nil { // roll back, so that the connection is free to read the ledger
-			a.undo(ctx)
-		}
-		answer <- err
-	}()
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
+	err := a.finish(ctx)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
 		end(errNoAnswer)
-		awaitLeaving(ctx, answer)
-		return errNoAnswer
+		err = errNoAnswer
 	}
-}
-
-// leaveWithin is the longest wait for a driver to return after the context of its call has ended.
-// Until the driver has returned, it uses the connection, and a caller may use its own connection as
-// soon as Do has returned.
-const leaveWithin = time.Second
-
-// awaitLeaving waits for done, at most until leaveWithin after the end of ctx.
-func awaitLeaving[T any](ctx context.Context, done <-chan T) {
-	select {
-	case <-done:
-		return
-	case <-ctx.Done():
-	}
-	select {
-	case <-done:
-	case <-time.After(leaveWithin):
-	}
+	a.undo(ctx)
+	return err
 }
 
 // finish sends COMMIT, together with the proof if possible. With a library whose Commit gives the
