@@ -155,8 +155,8 @@ func (j *job) mustLookAgain(ctx context.Context, p *Problem) bool {
 }
 
 // mustGiveBack reports whether the task has got the key out of its turn. A task that tries its key
-// although others wait before it looks again when it has the key: if the holder has called the first
-// of them before the release, the key is for that one.
+// although others wait before it looks again when it has the key: if the holder has called the
+// first of them before the release, the key is for that one.
 func (j *job) mustGiveBack(ctx context.Context) bool {
 	j.gaveBack = j.inLine && j.front.task != j.entry() && j.enterLine(ctx) && !j.front.mayTry(j.entry())
 	return j.gaveBack
@@ -191,8 +191,8 @@ func (j *job) beforeRelease(ctx context.Context, began time.Time) {
 	}
 }
 
-// callNext calls the next task, if this task has had the key or has given up its place. The next task
-// may have come while this one had the key that it gave back, so it is called once more.
+// callNext calls the next task, if this task has had the key or has given up its place. The next
+// task may have come while this one had the key that it gave back, so it is called once more.
 func (j *job) callNext(ctx context.Context) {
 	if w := j.guard.waker; w != nil && j.delivered && (j.ran || j.leftLine || j.gaveBack) {
 		w.callNext(ctx, j.lock.Key, j.found)

@@ -169,7 +169,7 @@ func TestTasksOfAHotKeyFollowEachOtherInOrder(t *testing.T) {
 }
 
 // The pause of the second task is over just before the key is released. The task looks at the line
-// before that, and gets the key. But the holder has called the first task, so the key is for that one.
+// before that, and gets the key. But the holder has called the first task, so the key is for it.
 func TestATaskGivesTheKeyBackThatItGotOutOfTurn(t *testing.T) {
 	t.Parallel()
 	q, work := newQueue(t), &record{}
@@ -260,8 +260,8 @@ func TestANewTaskQueuesBehindTasksThatWait(t *testing.T) {
 	}
 }
 
-// The first task of the line may have been deleted or archived. The tasks behind it must not wait for
-// it.
+// The first task of the line may have been deleted or archived. The tasks behind it must not wait
+// for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(q *queue, low, id string) error{

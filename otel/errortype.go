@@ -7,10 +7,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds has a name for each kind of error that does not name itself. An error can be of several kinds, and the first of these
-// kinds in the list counts. The list puts the end of a lease before the reason why its renewals
-// failed, and the end of the caller's context before busy. It puts revoked before lost, because a
-// revoked lease is also lost.
+// kinds has a name for each kind of error that does not name itself. An error can be of several
+// kinds, and the first of these kinds in the list counts. The list puts the end of a lease before
+// the reason why its renewals failed, and the end of the caller's context before busy. It puts
+// revoked before lost, because a revoked lease is also lost.
 var kinds = [...]struct {
 	sentinel error
 	name     string
@@ -35,9 +35,9 @@ var kinds = [...]struct {
 	{locker.ErrBusy, "busy"},
 }
 
-// typed is an error that names its own type, as errors of adapters do. This name comes first: such an
-// error also wraps its reasons, and a COMMIT without an answer wraps a deadline. If the error does not
-// know its type, the name is other. OpenTelemetry's instrumentations call the same method.
+// typed is an error that names its own type, as errors of adapters do. This name comes first: such
+// an error also wraps its reasons, and a COMMIT without an answer wraps a deadline. If the error
+// does not know its type, the name is other. OpenTelemetry's instrumentations call the same method.
 type typed interface {
 	error
 	ErrorType() string

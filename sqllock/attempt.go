@@ -140,9 +140,9 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back an open transaction, even if ctx has ended. It waits for a limited time, because
-// the lock is held meanwhile. An error of the rollback is ignored: a server that gets no ROLLBACK rolls
-// back when the connection ends.
+// rollback rolls back an open transaction, even if ctx has ended. It waits for a limited time,
+// because the lock is held meanwhile. An error of the rollback is ignored: a server that gets no
+// ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
 	if !a.open {
 		return

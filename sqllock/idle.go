@@ -60,8 +60,8 @@ func (i *idleness) judge(err error) error {
 	return fmt.Errorf("%w (limit: %v): %w", ErrIdle, i.limit.Round(time.Millisecond), err)
 }
 
-// isConnectionLost reports whether err means that the connection is lost. "invalid connection" is the
-// text of an error of go-sql-driver, which this package does not import.
+// isConnectionLost reports whether err means that the connection is lost. "invalid connection" is
+// the text of an error of go-sql-driver, which this package does not import.
 func isConnectionLost(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || walk(err, func(e error) bool { return e.Error() == "invalid connection" })
 }

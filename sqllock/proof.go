@@ -10,7 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// leave runs the last statements before the COMMIT. Then it checks that margin is left of the leases.
+// leave runs the last statements before the COMMIT. Then it checks that margin is left of the
+// leases.
 func (a *attempt) leave(ctx context.Context, margin time.Duration) error {
 	if a.commitsAfter() == nil {
 		if err := a.prove(ctx); err != nil {
@@ -42,8 +43,8 @@ func (a *attempt) commitsAfter() commitAfterer {
 }
 
 // prove returns an error if the transaction that was begun is not open any more. A COMMIT or
-// ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too, as
-// a deadlock does on MySQL. Statements that ran after the end of the transaction had no claim.
+// ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too,
+// as a deadlock does on MySQL. Statements that ran after the end of the transaction had no claim.
 func (a *attempt) prove(ctx context.Context) error {
 	var err error
 	if a.dialect == Postgres {

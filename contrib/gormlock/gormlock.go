@@ -9,9 +9,9 @@
 //	})
 //
 // Methods, results and options are those of package sqllock; the method Migrate creates the tables.
-// The function gets a complete *gorm.DB. [sqllock.ClaimFromContext] returns the claim. Do commits and
-// rolls back, so Commit and Rollback of this *gorm.DB only return an error. After a Rollback, Do
-// commits nothing. Return the errors of statements: see [sqllock.Tx].
+// The function gets a complete *gorm.DB. [sqllock.ClaimFromContext] returns the claim. Do commits
+// and rolls back, so Commit and Rollback of this *gorm.DB only return an error. After a Rollback,
+// Do commits nothing. Return the errors of statements: see [sqllock.Tx].
 package gormlock
 
 import (

@@ -85,7 +85,7 @@ type note struct {
 	process, written int64 // the process, and when it wrote the note, in ms
 }
 
-// awaitNotes waits until the tasks of the queue have written n notes, and returns the notes in order.
+// awaitNotes waits until the tasks of the queue have written n notes. It returns them in order.
 func awaitNotes(t *testing.T, c *redis.Client, queue string, n int) (notes []note) {
 	t.Helper()
 	for deadline := time.Now().Add(4 * time.Minute); c.LLen(t.Context(), queue+":notes").Val() < int64(n); time.Sleep(20 * time.Millisecond) {
@@ -171,8 +171,8 @@ func TestABacklogOfAHotKeyHoldsUpNoOtherKey(t *testing.T) {
 	}
 }
 
-// While a worker is stopped, asynq delivers its task to another worker. Then the first one learns that
-// its lock is lost.
+// While a worker is stopped, asynq delivers its task to another worker. Then the first one learns
+// that its lock is lost.
 func TestAStoppedWorkerIsOvertakenAndLearnsIt(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
