@@ -115,7 +115,46 @@ func (j *job) process(ctx context.Context) error {
 		j.guard.warnUnconfigured(ctx)
 	}
 	defer j.callNext(ctx)
-	return j.deliver(ctx)
+	ctx, end := j.observe(ctx)
+	out := locker.Outcome{Result: resultFailed, Err: errPanicked}
+	defer func() { end(out) }()
+	err := j.deliver(ctx)
+	out = j.outcome(err)
+	return err
+}
+
+// opProcess is the processing of a task, from its delivery until the Guard is done with it. Its
+// result is one of the following words, or the Verdict on a task whose handler did not run.
+const opProcess locker.Op = "process"
+
+const (
+	resultProcessed locker.Result = "processed" // the handler succeeded
+	resultFailed    locker.Result = "failed"    // the handler failed or panicked, or lost the lock
+)
+
+var errPanicked = errors.New("the handler has panicked, or has ended its goroutine")
+
+// observe notifies the Locker's Observer, if it has one, that the task is being processed.
+func (j *job) observe(ctx context.Context) (context.Context, func(locker.Outcome)) {
+	if l, ok := j.guard.locker.(interface {
+		Observe(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome))
+	}); ok {
+		return l.Observe(ctx, opProcess, j.lock)
+	}
+	return ctx, func(locker.Outcome) {}
+}
+
+// outcome returns the Outcome of the processing, which ended with err.
+func (j *job) outcome(err error) locker.Outcome {
+	p, _ := errors.AsType[*Problem](err)
+	switch {
+	case err == nil:
+		return locker.Outcome{Result: resultProcessed}
+	case j.ran || p == nil:
+		return locker.Outcome{Result: resultFailed, Err: err}
+	default: // the acquire's own span says why
+		return locker.Outcome{Result: locker.Result(p.Verdict)}
+	}
 }
 
 // deliver makes attempts until the handler has run or the task is given up. After a failed attempt,

@@ -13,8 +13,8 @@ import (
 )
 
 // Op names what is done to a lock, in errors and for Observers. Adapters report operations of their
-// own: "transact" (package sqllock), "lead" and "overrun" (lead), and "update"
-// (optimistic).
+// own: "transact" (package sqllock), "lead" and "overrun" (lead), "update" (optimistic), and "process"
+// (asynqlock).
 type Op string
 
 const (
@@ -78,6 +78,14 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 		defer absorb("Request")
 		o.Request(ctx, event)
 	}
+}
+
+// Observe notifies the Observer that the operation op of an adapter begins, outside of any lease:
+// see [Lease.Observe], which is for operations under a lease. Observe is for adapters, such as
+// package asynqlock.
+func (e *Engine) Observe(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
+	ctx, end := e.cfg.observe(ctx, op, rule)
+	return ctx, func(o Outcome) { finish(end, o) }
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server, each at

@@ -11,8 +11,9 @@
 // The spans of the work under the lock are children of "hold NAME". Packages on top of the locks
 // have spans too: "transact NAME" for a transaction of package sqllock, with the database's own
 // spans inside; "lead NAME" for a term of package lead; "overrun NAME" for a leader's function that
-// still runs after its term; and "update NAME" for an update of package optimistic. NAME is the
-// Rule's Name, never its key.
+// still runs after its term; "update NAME" for an update of package optimistic; and "process NAME"
+// around the locks and the work of a task of package asynqlock, unless another instrumentation has
+// begun a span of the task. NAME is the Rule's Name, never its key.
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
 // leads to the span in which that holder acquired the lock. The link with the role "released_by"
@@ -58,7 +59,8 @@
 //	latchkit.lock.result         the locker.Result: acquired, nested, busy, timeout, released,
 //	                             lost, revoked, expired, …;
 //	                             committed, rolled_back, stale_fence,
-//	                             fence_regressed, commit_unknown; enqueued
+//	                             fence_regressed, commit_unknown; enqueued; processed, failed,
+//	                             snoozed, dropped, archived
 //	latchkit.lock.contended      metrics only: whether the acquire met another holder
 //	latchkit.lock.fence          spans and links only: the lease's fence
 //	latchkit.lock.ttl            spans only: the Rule's TTL in seconds

@@ -54,7 +54,8 @@ const (
 	opTransact locker.Op = "transact" // package sqllock
 	opLead     locker.Op = "lead"     // package lead
 	opOverrun  locker.Op = "overrun"
-	opUpdate   locker.Op = "update" // package optimistic
+	opUpdate   locker.Op = "update"  // package optimistic
+	opProcess  locker.Op = "process" // package asynqlock
 
 	resultStaleFence     locker.Result = "stale_fence" // package sqllock
 	resultFenceRegressed locker.Result = "fence_regressed"
@@ -63,7 +64,7 @@ const (
 // withSpan has the operations that have a span. The operation is the first word of the span's name.
 var withSpan = [...]locker.Op{
 	locker.OpAcquire, locker.OpHold, locker.OpRelease, locker.OpExtend, locker.OpRevoke,
-	opTransact, opLead, opOverrun, opUpdate,
+	opTransact, opLead, opOverrun, opUpdate, opProcess,
 }
 
 // placeOf returns the place of op in withSpan, or -1 if op has no span.

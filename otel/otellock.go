@@ -100,6 +100,12 @@ func (o *observer) now() time.Duration { return time.Since(o.started) }
 // ended.
 func (o *observer) start(ctx context.Context, place int, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	op, around, options := withSpan[place], ctx, t.start[rule.Mode&1]
+	if op == opProcess {
+		if outer := trace.SpanContextFromContext(ctx); outer.IsValid() && !outer.IsRemote() {
+			return ctx, nil // another instrumentation has begun the span of the task
+		}
+		options = append(slices.Clip(options), trace.WithSpanKind(trace.SpanKindConsumer))
+	}
 	if o.spanAttributes != nil {
 		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributes(ctx)...))
 	}
