@@ -1,16 +1,10 @@
 package quorum
 
 import (
-	"context"
 	"errors"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 // onGoroutine turns call, which waits for its answer, into a function for gather, which runs each
@@ -76,35 +70,4 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 			t.Errorf("%d calls failed, %d are late", n.failed.Load(), n.behind.Load())
 		}
 	})
-}
-
-// unused is a client that sends nothing.
-type unused struct{}
-
-func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
-
-// All nodes that get the same request share its texts. But each node has its own copy of the list
-// of words, because hooks of the node's client may change the list.
-func TestNodesAreSentTheSameTexts(t *testing.T) {
-	q := &quorum{need: 2, clocks: newClocks(3)}
-	for i := range 3 {
-		q.nodes = append(q.nodes, newNode(unused{}, i, q))
-	}
-	r := q.newRequest(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64})
-	first := r.callTo(q.nodes[0].standing(0), false).Words
-	for i, n := range q.nodes {
-		words := r.callTo(n.standing(0), false).Words
-		if &words[0] == &r.call.Words[0] || &words[0] == &first[0] {
-			t.Errorf("node %d is sent the words of another one", i)
-		}
-		if words[8] != first[8] {
-			t.Errorf("node %d is sent texts of its own", i)
-		}
-		if got := *words[11].(*string); got != strconv.FormatUint(r.fence+63, 10) {
-			t.Errorf("the proposal's block of 64 from %d ends with %s", r.fence, got)
-		}
-		if checks := r.callTo(n.standing(0), true).Words; len(checks) != len(words)+1 {
-			t.Errorf("%d words, and %d with a wait", len(words), len(checks))
-		}
-	}
 }

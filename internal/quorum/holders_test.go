@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
@@ -69,33 +65,6 @@ func checkHeldByAll(t *testing.T, servers []*redistest.Server, key string) {
 	eventually(t, "all nodes have it", func() bool {
 		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), key).Val() == 0 })
 	})
-}
-
-// The address of one node later leads to the server of another node. This server must not vote for
-// both nodes.
-func TestAnAddressThatMovesVotesForNobodyElse(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	cs := clientsOf(t, servers)
-	var target atomic.Pointer[string]
-	a, b := servers[0].Addr(), servers[1].Addr()
-	target.Store(&a)
-	moving := redis.NewClient(&redis.Options{
-		Addr: "redis-a:6379", ConnMaxLifetime: 50 * time.Millisecond,
-		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, *target.Load())
-		},
-	})
-	t.Cleanup(func() { moving.Close() })
-	one := newRedlock(t, replaceNodes(cs, map[int]locker.Client{0: moving}), locker.WithNodeTimeout(500*time.Millisecond))
-	release(t, acquire(t, one, locker.Rule{Key: "warm"}))
-	target.Store(&b)
-	time.Sleep(100 * time.Millisecond) //nolint:forbidigo // until the lifetime of the old connections is over
-	lease := acquire(t, newRedlock(t, replaceNodes(cs, map[int]locker.Client{1: deadNode(t)})), locker.Rule{Key: "x"})
-	_, err := one.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
-	if err == nil && lease.Context().Err() == nil {
-		t.Error("two hold the key: one server has voted for two nodes")
-	}
 }
 
 // A call of Complete was refused, and only one node of three has the done mark. The mark of a

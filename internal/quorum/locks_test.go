@@ -27,12 +27,8 @@ var (
 	newSingle        = locktest.Single
 	eventually       = locktest.Eventually
 	asks             = locktest.Asks
-	through          = locktest.Through
-	scriptsRun       = locktest.ScriptsRun
 	deadNode         = locktest.DeadServer
 )
-
-type pending = locktest.Pending
 
 // goroutines returns the stacks of all goroutines that run code of package locker, without its
 // tests.

@@ -204,7 +204,7 @@ func (t *tally) failure() error {
 			forGood++
 		}
 	}
-	err := error(t.quorum.errTooFew("answered", t.usable().count(), all))
+	err := t.quorum.errTooFew("answered", t.usable().count(), all)
 	if unclear > 0 {
 		return err
 	}
