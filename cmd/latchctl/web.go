@@ -76,7 +76,7 @@ type web struct {
 	mu      sync.Mutex
 	locks   map[string]lock // as they were looked at last
 	looked  time.Time       // when the last look at all keys ended
-	took    time.Duration
+	longest time.Duration   // for which somebody waits for one of the busiest keys
 	problem error
 	since   time.Time // of the problem
 	seen    map[string]sighting
@@ -140,11 +140,10 @@ func (w *web) inspect(ctx context.Context, key string) (lock, error) {
 // lookAtAll looks at all keys again and again.
 func (w *web) lookAtAll(ctx context.Context) {
 	for ctx.Err() == nil {
-		start := time.Now()
 		scanned, err := w.sweep(ctx)
 		w.mu.Lock()
 		if err == nil {
-			w.looked, w.took = time.Now(), time.Since(start)
+			w.looked = time.Now()
 		}
 		w.mu.Unlock()
 		w.report(ctx, err)
@@ -247,13 +246,16 @@ func (w *web) summary() {
 		}
 		waiters += l.Waiters
 	}
-	looked, look := "not yet", "-"
+	looked, longest := "not yet", "-"
 	if !w.looked.IsZero() {
-		looked, look = w.looked.Format(time.TimeOnly), span(w.took)
+		looked = w.looked.Format(time.TimeOnly)
+	}
+	if w.longest > 0 {
+		longest = span(w.longest)
 	}
 	facts := []page.Fact{
 		{Name: "held", Value: strconv.Itoa(held)}, {Name: "waiters", Value: strconv.Itoa(waiters)},
-		{Name: "last full scan", Value: looked}, {Name: "scan time", Value: look},
+		{Name: "longest wait", Value: longest}, {Name: "last full scan", Value: looked},
 	}
 	w.mu.Unlock()
 	w.page.Set("cards", []page.Card{{Title: "Now", Facts: facts}})

@@ -23,6 +23,7 @@ type sighting struct {
 func (w *web) lookAtBusy(ctx context.Context) {
 	for ctx.Err() == nil {
 		var err error
+		var longest time.Duration
 		for _, key := range w.busiest() {
 			var found lock
 			if found, err = w.inspect(ctx, key); err != nil {
@@ -30,7 +31,17 @@ func (w *web) lookAtBusy(ctx context.Context) {
 			}
 			w.keep(found)
 			w.note(found, time.Now())
+			if found.Waiters > 0 {
+				var wait time.Duration
+				if wait, err = w.longestWait(ctx, key); err != nil {
+					break
+				}
+				longest = max(longest, wait)
+			}
 		}
+		w.mu.Lock()
+		w.longest = longest
+		w.mu.Unlock()
 		if err != nil {
 			w.report(ctx, err) // the next look at all keys finds out when the servers are back
 		} else {
@@ -38,6 +49,23 @@ func (w *web) lookAtBusy(ctx context.Context) {
 		}
 		_ = pause(ctx, w.every) // the loop ends with ctx
 	}
+}
+
+// longestWait returns for how long the first of the waiters of key has waited. On a quorum it is not
+// known.
+func (w *web) longestWait(ctx context.Context, key string) (longest time.Duration, err error) {
+	if err := w.pace(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := w.to.bound(ctx)
+	defer cancel()
+	queue, err := w.l.engine.Queue(ctx, key)
+	for _, q := range queue {
+		if !q.Since.IsZero() {
+			longest = max(longest, w.l.elapsed(q.Since))
+		}
+	}
+	return longest, overdue(ctx, err)
 }
 
 // busiest returns the keys that have lanes: those with the most waiters, then the oldest leases. A

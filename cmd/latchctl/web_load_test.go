@@ -66,7 +66,7 @@ func TestWebStaysSmallWithManyKeysAndWaiters(t *testing.T) {
 
 	p := openWeb(t, []string{"redis://" + server.Addr()}, "--rate", "2000")
 	before, start := commandsOf(t, client), time.Now()
-	p.stream(`"name":"scan time","value":"`, fmt.Sprintf(`"name":"held","value":"%d"`, keys))
+	p.stream(`"name":"last full scan","value":"`, fmt.Sprintf(`"name":"held","value":"%d"`, keys))
 	took := time.Since(start)
 	locktest.Eventually(t, "all keys are seen", func() bool { _, n := p.rows(""); return n == keys })
 	total, text := 0.0, ""

@@ -111,12 +111,13 @@ func (p *webPage) stream(texts ...string) string {
 	return all.String()
 }
 
-// streamed returns what the stream of the page shows of a key that is held and waited for.
+// streamed returns what the stream of the page shows of a key that is held and waited for, for more
+// than a second where the server knows since when.
 func (s site) streamed() []string {
 	if s.waiters() == 0 {
 		return []string{`"kind":"hold"`}
 	}
-	return []string{`"kind":"hold"`, `"kind":"queue"`, `"n":1`}
+	return []string{`"kind":"hold"`, `"kind":"queue"`, `"n":1`, `"name":"longest wait","value":"1.`}
 }
 
 // On each kind of server, the page shows the holder, the waiter, and a line that breaks the lock.
