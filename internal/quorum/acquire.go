@@ -44,10 +44,10 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 			<-time.After(time.Millisecond/2 + rand.N(time.Since(sentAt)+time.Millisecond))
 			continue
 		}
-		if no, ok := errors.AsType[*store.Refusal](err); ok && b.mayRemain() {
+		clean, unclear := b.end(q, t.won(), true)
+		if no, ok := errors.AsType[*store.Refusal](err); ok && unclear {
 			err = no.Err // a Refusal would prove that nothing has happened, but a node may have the token
 		}
-		clean := b.end(q, t.won(), true)
 		g.Rounds, g.Unsettled = trips, g.State == store.Busy && !clean
 		if g.State == store.Busy && clean && !c.Queue {
 			q.ballots.drop(c.Owner)

@@ -145,15 +145,16 @@ func (b *ballot) record(n *node, p poll, err error) {
 
 // end ends a round. If the round was lost, it gives the votes of the token back. If the round is the
 // last one, it ends the acquire, and a vote that comes later is given back too. The result clean is
-// true if no node has a vote, or may get one.
-func (b *ballot) end(q *quorum, won, last bool) (clean bool) {
+// true if no node has a vote, or may get one. The result unclear is true if a node may have a vote,
+// or may give it later, that only a release takes back.
+func (b *ballot) end(q *quorum, won, last bool) (clean, unclear bool) {
 	b.mu.Lock()
 	b.won, b.busy = b.won || won, !last
 	lost := b.lose(q)
-	clean = b.asking|b.giving|b.holds|b.unclear == 0
+	clean, unclear = b.asking|b.giving|b.holds|b.unclear == 0, b.asking|b.unclear != 0
 	b.mu.Unlock()
 	b.giveBack(q, lost)
-	return clean
+	return clean, unclear
 }
 
 // lose returns the nodes whose votes do not count any more, for giveBack. The caller holds b.mu.
@@ -165,14 +166,6 @@ func (b *ballot) lose(q *quorum) (lost nodes) {
 	b.giving |= lost
 	b.expires = time.Now().Add(b.claim.TTL + 2*q.skew)
 	return lost
-}
-
-// mayRemain reports whether a node may have a vote, or may give it later, that only a release takes
-// back.
-func (b *ballot) mayRemain() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asking|b.unclear != 0
 }
 
 // giveBack withdraws the votes that the nodes in lost gave in a lost round. They get no other acquire

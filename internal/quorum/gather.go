@@ -110,7 +110,9 @@ func askEach[T any](q *quorum, within time.Duration, ask func(n *node) (T, error
 	if decided != nil {
 		enough = func() bool { return decided(all) }
 	}
-	gather(q, within, q.allNodes(), async(ask), enough, func(i int, v T, err error) { all[i] = answer[T]{v, err} })
+	gather(q, within, q.allNodes(), func(n *node, onAnswer func(T, error) bool) {
+		n.links.Pool.Do(func() { onAnswer(ask(n)) })
+	}, enough, func(i int, v T, err error) { all[i] = answer[T]{v, err} })
 	return all
 }
 
@@ -138,11 +140,6 @@ func tooFew[T any](q *quorum, predicate string, all []answer[T]) error {
 		}
 	}
 	return q.errTooFew(predicate, n, errs)
-}
-
-// async turns the function step, which may wait, into a function for gather.
-func async[T any](step func(n *node) (T, error)) func(n *node, onAnswer func(T, error) bool) {
-	return func(n *node, onAnswer func(T, error) bool) { n.links.Pool.Do(func() { onAnswer(step(n)) }) }
 }
 
 const (

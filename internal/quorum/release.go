@@ -110,13 +110,11 @@ func (t *releaseTally) decided() bool {
 	if t.released >= need || t.notHeld <= all-need {
 		return t.released >= need
 	}
-	unknown := all - t.released - t.notHeld // a node whose answer was lost may have the done mark
-	return t.marked() >= need || t.marked()+unknown < need
+	// A later acquire is sure to find the done mark only if a quorum of nodes has it. A node whose
+	// answer was lost may have it.
+	marked, unknown := t.released+t.doneMarks, all-t.released-t.notHeld
+	return marked >= need || marked+unknown < need
 }
-
-// marked returns the number of nodes that have the done mark, if the release sets a done mark. A
-// later acquire is sure to find the mark only if a quorum of nodes has it.
-func (t *releaseTally) marked() int { return t.released + t.doneMarks }
 
 // result returns the result of the counted answers. The nodes in open have not answered.
 func (t *releaseTally) result(open nodes) (store.Grant, error) {
@@ -131,7 +129,7 @@ func (t *releaseTally) result(open nodes) (store.Grant, error) {
 		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, errs)
 	case t.revoked:
 		return store.Grant{State: store.Revoked, Reason: t.reason}, nil
-	case t.doneMarks > 0 && t.marked() >= t.quorum.need:
+	case t.doneMarks > 0 && t.released+t.doneMarks >= t.quorum.need:
 		return store.Grant{State: store.Done}, nil
 	}
 	return store.Grant{State: store.NotOurs}, nil
