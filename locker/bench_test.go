@@ -107,7 +107,7 @@ func contend(b *testing.B, opts ...locker.SingleOption) {
 // have.
 func BenchmarkManyCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
-		for name, options := range map[string]func(*redis.Options){"direct": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "by flight": func(*redis.Options) {}} {
+		for name, options := range map[string]func(*redis.Options){"ContextTimeoutEnabled": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "default options": func(*redis.Options) {}} {
 			b.Run(fmt.Sprintf("%d/%s", callers, name), func(b *testing.B) {
 				l, err := locker.New(redistest.Shared(b).Client(b, options))
 				if err != nil {

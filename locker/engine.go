@@ -72,6 +72,7 @@ func newEngine(s store.Store, cfg config) *Engine {
 	if cfg.adaptiveTTL.most > 0 {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
 	}
+	e.waiters.n, e.times.byName = make(map[string]int), make(map[string]*nameStats)
 	e.keeper.init(e)
 	steps, own := s.(calls.Steps)
 	if !own {
@@ -181,7 +182,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		case <-e.closed:
 			return e.closeErr
 		case <-ending.Done():
-			return &Error{Op: OpClose, Err: ctx.Err()}
+			return &Error{Op: opClose, Err: ctx.Err()}
 		}
 	}
 	defer close(e.closed)
@@ -224,7 +225,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	if err != nil {
 		err = cmp.Or(ctx.Err(), fmt.Errorf("%w: no answer within %v", ErrUnavailable, closeWaitsForAnswers))
-		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
+		e.closeErr = &Error{Op: opClose, Err: fmt.Errorf("%w: %s were still under way; keys that are still held stay locked until their TTL is over", err, unfinished)}
 	}
 	return e.closeErr
 }
@@ -256,8 +257,7 @@ func (e *Engine) isClosing() bool {
 	}
 }
 
-// warn reports, once, the settings of the server that are unsafe. The first acquire that
-// succeeds starts warn in the background, and does not wait for it.
+// warn reports the settings of the server that are unsafe, once, after the first acquire.
 func (e *Engine) warn() {
 	if e.can.CheckServer == nil {
 		return
@@ -306,14 +306,14 @@ func (c *config) undoEnded(err error) {
 // error is ErrUnsupported.
 func Drain(ctx context.Context, l Locker) error {
 	if isNil(l) {
-		return errNil(OpDrain, "", "Locker", "one of New, and check its error")
+		return errNil(opDrain, "", "Locker", "one of New, and check its error")
 	}
 	if d, ok := l.(interface {
 		Drain(ctx context.Context) error
 	}); ok {
 		return d.Drain(ctx)
 	}
-	return &Error{Op: OpDrain, Err: fmt.Errorf("%w: the %T has no method Drain; call Drain of the Engine inside, or let the wrapper forward the call", ErrUnsupported, l)}
+	return &Error{Op: opDrain, Err: fmt.Errorf("%w: the %T has no method Drain; call Drain of the Engine inside, or let the wrapper forward the call", ErrUnsupported, l)}
 }
 
 // Drain is the first step of a shutdown. From now on, callers that wait for a lock, and callers
@@ -342,10 +342,10 @@ func (e *Engine) Drain(ctx context.Context) error {
 	case <-idle:
 		return nil
 	case <-e.closing:
-		return &Error{Op: OpDrain, Err: fmt.Errorf("%w while leases were held", ErrClosed)}
+		return &Error{Op: opDrain, Err: fmt.Errorf("%w while leases were held", ErrClosed)}
 	case <-ctx.Done():
 		left := e.endContexts()
-		return &Error{Op: OpDrain, Err: fmt.Errorf("%w: %d leases were still held, and their contexts have ended; call Close, and give Drain a longer ctx if the holders need more time", ctx.Err(), left)}
+		return &Error{Op: opDrain, Err: fmt.Errorf("%w: %d leases were still held, and their contexts have ended; call Close, and give Drain a longer ctx if the holders need more time", ctx.Err(), left)}
 	}
 }
 
@@ -371,7 +371,7 @@ func (e *Engine) endContexts() int {
 }
 
 // errClosed returns the error for an acquire of key after the begin of Drain or Close. Another
-// process of the service can do the work by the time of its RetryAfter.
+// process can do the work by the time of its RetryAfter.
 func errClosed(key string) error {
 	return &Error{Op: OpAcquire, Key: key, RetryAfter: time.Second, Err: ErrClosed}
 }
@@ -398,9 +398,8 @@ func (e *Engine) leaveAcquire() {
 	e.holders.Leave()
 }
 
-// isRefused reports whether the caller must not wait any longer, because the Locker is being closed
-// or drained. During a drain, this is decided only when it matters, because it costs a look into
-// the context.
+// isRefused reports whether the caller must not wait any longer, because the Locker is closed or
+// drained. The look into the context comes only when it matters.
 func (w *waiter) isRefused() bool {
 	select {
 	case <-w.refused:

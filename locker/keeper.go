@@ -33,6 +33,7 @@ type keeper struct {
 
 func (k *keeper) init(e *Engine) {
 	k.engine = e
+	k.due.slots = make(map[int64][]*hold)
 	k.wake = make(chan struct{}, 1)
 	k.ended = make(chan struct{})
 	k.clocks.look(time.Now())
@@ -559,9 +560,6 @@ func (s *schedule) add(h *hold) {
 	n := int64(h.renewal.lookTime()) >> slotBits
 	others, known := s.slots[n]
 	if !known {
-		if s.slots == nil {
-			s.slots = make(map[int64][]*hold)
-		}
 		// Most slots are new at the end: a renewal moves its hold to later than most others.
 		if i, left := slices.BinarySearch(s.numbers, n); !left {
 			s.numbers = slices.Insert(s.numbers, i, n)

@@ -51,12 +51,7 @@ func (l *Lease) Key() string { return l.rule.Key }
 func (l *Lease) Mode() Mode { return l.rule.Mode }
 
 // Units returns how many units of a semaphore the lease holds. It is 0 for all other leases.
-func (l *Lease) Units() int {
-	if l.rule.Limit == 0 {
-		return 0
-	}
-	return l.rule.Weight
-}
+func (l *Lease) Units() int { return l.rule.Weight }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
 // inside a process. All readers of one phase have the same fence. Pass the fence to the database

@@ -26,8 +26,8 @@ const (
 	OpInspect    Op = "inspect"     // Engine.Inspect
 	OpRevoke     Op = "revoke"      // Engine.Revoke
 	OpRaiseFence Op = "raise fence" // Engine.RaiseFence
-	OpDrain      Op = "drain"       // Engine.Drain
-	OpClose      Op = "close"       // Engine.Close
+	opDrain      Op = "drain"
+	opClose      Op = "close"
 )
 
 // An Observer is notified when an operation begins and when it ends: package otellock has one for
@@ -146,14 +146,20 @@ type Outcome struct {
 	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero if the wait
 	// ended in another way, or if the acquire had to ask the server again, as on a quorum.
 	ReleasedBy Peer
-	// Handoff shows whether and how a release gave the lock to this acquire, so that the acquire
-	// did not need to ask again.
-	Handoff Handoff
+	// Handoff says how a release gave the lock to this acquire, so that the acquire did not need to
+	// ask again: "local", inside this process without a call, or "remote", by the server's message.
+	Handoff string
 	// Streak is the number of successive hand-offs inside this process by which the acquire got the
 	// lock: 0 for a lease that came from the server.
 	Streak int
-	// Cause is the reason for the end of a hold without a release. Cause is "" after a release.
-	Cause LossCause
+	// Cause says in one word why a hold ended without a release; otherwise it is "".
+	//
+	//	taken      the server names another holder, or none
+	//	unrenewed  renewals failed until the lease had run out
+	//	paused     it was not renewed in time: this process was paused, or had no answer
+	//	revoked    an operator has called Revoke
+	//	expired    the lease was not meant to last longer: EndAfter, or WithoutRenewal
+	Cause string
 }
 
 // Peer is another holder of a key, as a waiter sees it.
@@ -161,26 +167,6 @@ type Peer struct {
 	Fence       uint64 // 0: unknown
 	Traceparent string // the span under which the holder acquired the key, see [HolderTracer]; "": none
 }
-
-// Handoff is the way in which a release gave the lock to a waiter. It has few values, so it can be
-// an attribute of a metric.
-type Handoff string
-
-const (
-	HandoffLocal  Handoff = "local"  // inside this process, without a call to the server
-	HandoffRemote Handoff = "remote" // by the server's message, usually from another process
-)
-
-// LossCause is one word that says why a hold ended without a release.
-type LossCause string
-
-const (
-	LossTaken     LossCause = "taken"     // the server names another holder, or none
-	LossUnrenewed LossCause = "unrenewed" // renewals failed until the lease had run out
-	LossPaused    LossCause = "paused"    // the lease was not renewed in time: this process was paused, or had no answer
-	LossRevoked   LossCause = "revoked"   // an operator has called Revoke
-	LossExpired   LossCause = "expired"   // the lease was not meant to last longer: EndAfter, or WithoutRenewal
-)
 
 // observe notifies the Observer, if there is one, that op begins. It returns the context for op,
 // and the function end, which must be called when op has ended.
@@ -309,7 +295,7 @@ type HolderTracer interface {
 // waitRecord is what an acquire reports to the Observer about the other holders that it has seen.
 type waitRecord struct {
 	met, freed Peer
-	handoff    Handoff
+	handoff    string
 	streak     int
 	end        func() // ends the wait
 	waiting    bool
@@ -326,16 +312,14 @@ func (w *waiter) ensureRecord() *waitRecord {
 	return w.record
 }
 
-// noteMet records p, the holder for which the acquire waits. Only the first such holder is
-// recorded.
+// noteMet records p, the first holder for which the acquire waits.
 func (w *waiter) noteMet(p Peer) {
 	if s := w.ensureRecord(); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
-// noteWait is called when the acquire begins to wait at the given place in the queue, and notifies
-// the Observer.
+// noteWait notifies the Observer that the acquire begins to wait at this place in the queue.
 func (w *waiter) noteWait(place int) {
 	s := w.ensureRecord()
 	if s == nil || s.waiting {
@@ -348,9 +332,9 @@ func (w *waiter) noteWait(place int) {
 	}
 }
 
-// noteHandoff records the hand-off by which the acquire gets the lock: the holder p that released
-// it, the kind of the hand-off, and its number in the streak.
-func (w *waiter) noteHandoff(p Peer, kind Handoff, streak int) {
+// noteHandoff records the hand-off by which the acquire gets the lock from p, and its number in the
+// streak.
+func (w *waiter) noteHandoff(p Peer, kind string, streak int) {
 	if s := w.ensureRecord(); s != nil {
 		s.freed, s.handoff, s.streak = p, kind, streak
 		w.noteMet(p)
@@ -408,11 +392,11 @@ var (
 	errPaused    = fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
 )
 
-// losses has the LossCause of each error with which a hold ends, the most precise first.
-var losses = []word[LossCause]{
-	{ErrRevoked, LossRevoked},
-	{errUnrenewed, LossUnrenewed},
-	{errPaused, LossPaused},
-	{ErrLost, LossTaken},
-	{ErrExpired, LossExpired},
+// losses has the Outcome.Cause of each error with which a hold ends, the most precise first.
+var losses = []word[string]{
+	{ErrRevoked, "revoked"},
+	{errUnrenewed, "unrenewed"},
+	{errPaused, "paused"},
+	{ErrLost, "taken"},
+	{ErrExpired, "expired"},
 }

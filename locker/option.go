@@ -16,10 +16,9 @@ import (
 
 // config holds what the options set. Its defaults are in newConfig and nowhere else.
 type config struct {
-	ttl    time.Duration
-	maxTTL time.Duration
-	// maxTTLGiven is false if maxTTL is the default on a quorum.
-	maxTTLGiven bool
+	ttl         time.Duration
+	maxTTL      time.Duration
+	maxTTLGiven bool // false: maxTTL is the default on a quorum
 	prefix      string
 	backoff     Backoff
 	observer    Observer

@@ -92,9 +92,6 @@ func (p *post) open(key string, done func(inbox string, err error)) {
 // for the Reset, because a Reset may wait for a connection. If another Reset of this inbox is under
 // way, it does nothing, because the waiter asks again and gets the same answer.
 func (p *post) resubscribe(inbox string) {
-	if p.notifier == nil {
-		return
-	}
 	if _, underWay := p.resets.LoadOrStore(inbox, true); underWay {
 		return
 	}
@@ -108,10 +105,8 @@ func (p *post) resubscribe(inbox string) {
 func (p *post) register(token string, box *mailbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.notifier != nil {
-		box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // discard the events of the previous token
-		p.boxes[token] = box
-	}
+	box.news, box.writer, box.bell = news{}, false, make(chan struct{}, 1) // without the events of the previous token
+	p.boxes[token] = box
 }
 
 // ignore is called when token holds the key. It makes the post drop all further events about token.
@@ -119,12 +114,9 @@ func (p *post) register(token string, box *mailbox) {
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.notifier != nil {
-		box := p.boxes[token]
-		writer = box != nil && box.writer
-		p.boxes[token] = nil
-	}
-	return writer
+	box := p.boxes[token]
+	p.boxes[token] = nil
+	return box != nil && box.writer
 }
 
 // unregister forgets a token that neither waits nor holds.

@@ -235,15 +235,12 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	return nested, err
 }
 
-// errNoUpgrade refuses an acquire with Exclusive inside a Shared hold.
-var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
-
 // checkNested returns nil if a nested hold with rule is possible without a call to the server.
 func (f *family) checkNested(rule Rule) error {
 	first := f.root.rule
 	switch {
 	case rule.Mode == Exclusive && first.Mode == Shared:
-		return errNoUpgrade
+		return fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 	case rule.Weight > first.Weight:
 		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)
 	case rule.OnceFor > first.OnceFor:
@@ -331,9 +328,10 @@ func (f *family) enter(l *Lease) error {
 	return nil
 }
 
-// remove removes the part l, and reports whether l was the last part. The parameter complete
-// reports whether the caller has completed the work.
-func (f *family) remove(l *Lease, complete bool) (last bool) {
+// remove removes the part l, and reports whether l was the last part, and whether the work counts as
+// done: a part with OnceFor was completed, and no such part failed. The parameter complete reports
+// whether the caller of l has completed the work.
+func (f *family) remove(l *Lease, complete bool) (last, done bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l.rule.OnceFor > 0 {
@@ -343,15 +341,7 @@ func (f *family) remove(l *Lease, complete bool) (last bool) {
 	f.left = true
 	last = len(f.parts) == 0 && !f.ended
 	f.ended = f.ended || last
-	return last
-}
-
-// isComplete reports whether the work counts as done: a part with OnceFor was completed, and no
-// such part failed.
-func (f *family) isComplete() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.completed && !f.failed
+	return last, f.completed && !f.failed
 }
 
 // end is called when the root's contexts have ended, with the given cause.
@@ -383,8 +373,8 @@ func (p *part) expire(l *Lease) {
 
 // leave takes the part l, which has expired, out of its family.
 func (p *part) leave(l *Lease) {
-	if f := p.family; f.remove(l, false) {
-		_ = f.root.giveUp(context.Background(), f.isComplete(), new(int))
+	if last, done := p.family.remove(l, false); last {
+		_ = p.family.root.giveUp(context.Background(), done, new(int))
 	}
 }
 
@@ -397,11 +387,11 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 	if lost := f.root.state.endError(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
 		l.lose(lost)
 	}
-	switch {
-	case !l.state.end(ErrReleased):
+	if !l.state.end(ErrReleased) {
 		return l.state.endError()
-	case f.remove(l, complete):
-		return f.root.giveUp(ctx, f.isComplete(), calls)
+	}
+	if last, done := f.remove(l, complete); last {
+		return f.root.giveUp(ctx, done, calls)
 	}
 	return nil
 }

@@ -53,9 +53,9 @@ func (l *Lease) isOfRequest(ctx context.Context) bool {
 	return len(all) > 0 && l == all[len(all)-1]
 }
 
-// checkNested checks whether the caller's context holds this key already. It refuses an acquire
-// that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
-// result outer is the lease under which the caller already reads, or nil.
+// checkNested refuses an acquire that would wait for its own caller, whose context holds the key,
+// and one with Shared if the Store has no readers. outer is the lease under which the caller
+// already reads, or nil.
 func (w *waiter) checkNested() (outer *Lease, err error) {
 	if w.rule.Mode == Shared && !w.engine.can.Readers {
 		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
@@ -269,9 +269,6 @@ func (w *waiters) enter(key string, most int) bool {
 	defer w.mu.Unlock()
 	if most > 0 && w.n[key] >= most {
 		return false
-	}
-	if w.n == nil {
-		w.n = make(map[string]int)
 	}
 	w.n[key]++
 	return true

@@ -299,7 +299,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 // late.
 func (e *Engine) takeTogether(s *lockSet, all []*waiter, began time.Time) (taken bool, err error) {
 	apart := func(w *waiter) bool { return w.rule.Mode == Shared || w.rule.Limit > 0 } // one step does not suit them
-	if e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) || s.ctx.Err() != nil || all[0].isRefused() {
+	if over := s.ctx.Err() != nil || all[0].isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
 		return false, nil
 	}
 	sentAt, claims := time.Now(), make([]store.Claim, len(all))

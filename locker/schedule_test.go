@@ -11,7 +11,7 @@ import (
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		var s schedule
+		s := schedule{slots: make(map[int64][]*hold)}
 		in := make(map[*hold]bool)
 		now := instantOf(time.Now())
 		later := func() instant {

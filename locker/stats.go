@@ -75,9 +75,6 @@ func (t *holdStats) advise(name string) time.Duration {
 func (t *holdStats) statsOf(name string) *nameStats {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {
-		if t.byName == nil {
-			t.byName = make(map[string]*nameStats)
-		}
 		h = &nameStats{scale: 0.5} // on average, the holder has used half of its time when a caller arrives
 		t.byName[name] = h
 	}

@@ -240,7 +240,7 @@ func (w *waiter) waitInCohort() state {
 			return asking
 		}
 		if w.busySince = w.began; got.streak > 0 {
-			w.noteHandoff(got.releaser, HandoffLocal, got.streak)
+			w.noteHandoff(got.releaser, "local", got.streak)
 		}
 		if l := w.takeOver(got); l != nil {
 			return w.end(l, nil)
@@ -598,7 +598,7 @@ func (w *waiter) waitInQueue() state {
 // takeGrant takes the grant that a message has brought. If the time of the grant is not certain,
 // the waiter asks, and the answer shows whether the token holds the key.
 func (w *waiter) takeGrant(g store.Event) state {
-	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, HandoffRemote, 0)
+	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, "remote", 0)
 	since, certain := w.place.grantTime(w.engine, g)
 	if !certain {
 		return asking

@@ -52,15 +52,15 @@ func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 // logLoss logs that a lease ended without a release. p is the hold, and kind its error.type.
 func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 	level, text := slog.LevelError, "latchkit: a lock was lost while it was in use"
-	switch out.Cause {
-	case locker.LossRevoked:
+	switch out.Result {
+	case locker.ResultRevoked:
 		level, text = slog.LevelWarn, "latchkit: an operator has revoked a lock that was in use"
-	case locker.LossExpired:
+	case locker.ResultExpired:
 		level, text = slog.LevelWarn, "latchkit: a lock reached its maximum duration while it was in use"
 	default:
 	}
 	o.log(p.ctx, &o.limits.loss, level, text, p.rule, out.Err,
-		slog.String(causeKey, string(out.Cause)), slog.String(string(errorTypeKey), kind),
+		slog.String(causeKey, out.Cause), slog.String(string(errorTypeKey), kind),
 		slog.Uint64(fenceKey, out.Fence), slog.Duration("held", o.now()-p.began))
 }
 

@@ -86,8 +86,8 @@ type series struct {
 	contended string // true or false
 	result    locker.Result
 	kind      string // the kind of an error
-	cause     locker.LossCause
-	scope     locker.Handoff
+	cause     string
+	scope     string
 }
 
 // modeText is a mode as the value of an attribute.

@@ -221,7 +221,7 @@ func (l *Lock) outcome(success locker.Result, notHeld, err error) locker.Outcome
 	case err == nil:
 	case errors.Is(err, notHeld):
 		out.Result, out.Err = locker.ResultLost, joined(locker.ErrLost, err)
-		out.Cause = locker.LossTaken
+		out.Cause = "taken"
 		l.endOnce.Do(func() { l.endHold(out) })
 	case errors.Is(err, context.Canceled):
 		out.Result, out.Err = locker.ResultCanceled, err

@@ -249,8 +249,8 @@ func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 	for i := range 10_000 {
 		rule := locker.Rule{Key: fmt.Sprint("order-", i), Name: fmt.Sprint("order-", i)}
 		for op, outcome := range map[locker.Op]locker.Outcome{
-			locker.OpAcquire: {Result: locker.ResultAcquired, Waited: time.Second, Handoff: locker.HandoffLocal},
-			locker.OpHold:    {Result: locker.ResultLost, Err: locker.ErrLost, Cause: locker.LossTaken},
+			locker.OpAcquire: {Result: locker.ResultAcquired, Waited: time.Second, Handoff: "local"},
+			locker.OpHold:    {Result: locker.ResultLost, Err: locker.ErrLost, Cause: "taken"},
 			locker.OpRelease: {Result: locker.ResultReleased},
 			"transact":       {Result: "stale_fence"},
 		} {
