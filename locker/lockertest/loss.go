@@ -24,17 +24,15 @@ import (
 //	            in a second subtest the look notices it: the process stands still before the look,
 //	            until its leases are over
 //
-// After [locker.DefaultTTL], the stranger that has got the locks frees them, so code that tries
-// again can succeed. Each call of test gets a Locker on a [Memory] of its own, and runs in a
-// testing/synctest bubble, so no time passes while it waits.
+// The stranger that has got the locks frees them after [locker.DefaultTTL]. Each call of test has a
+// [Memory] of its own, and runs in a testing/synctest bubble, so its waits take no time.
 //
 // test makes its writes to the data that the locks protect through write, which stands for a
 // database that checks fences, as package sqllock does. write returns
 //
 //	the cause of ctx, such as ErrLost       when ctx has ended
 //	sqllock.ErrStaleFence                   when a lease in ctx was taken away
-//	nil, and fails the test                 when a lease was taken away and ctx has no lease: neither
-//	                                        the end of ctx nor a fence can prevent such a write
+//	nil, and fails the test                 when a lease was taken away, and ctx has no lease
 //	nil                                     otherwise: the data was written
 //
 // test must expect that the code fails with such an error: it is a mistake to report success after
