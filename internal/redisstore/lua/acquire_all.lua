@@ -28,9 +28,7 @@ local answers, leases, whole = {}, {}, true
 for i = 1, count do
   local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])
   local tombstone = redis.call('GET', KEYS[5 * i - 1])
-  if exhausted(redis.call('GET', KEYS[5 * i - 2])) then
-    return redis.error_reply('ERR latchkit: the fence counter of a key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
-  end
+  usable(redis.call('GET', KEYS[5 * i - 2]))
   if tombstone then
     local reason = string.match(tombstone, '^revoked:(.*)$')
     answers[i] = reason and 'revoked' .. at .. ' ' .. reason or 'undone' .. at

@@ -18,13 +18,10 @@ end
 -- If a key has data of another type, the script must fail before it changes anything.
 redis.call('GET', KEYS[#KEYS])
 local counter, phase = redis.call('GET', KEYS[3]), lease and string.sub(lease, 1, 7) == 'shared:'
-local now, stamp
-if permit or waiting or phase then
-  local clock = redis.call('TIME')
-  stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-  now = tonumber(stamp)
-  redis.call('ZCARD', KEYS[4])
-end
+redis.call('ZCARD', KEYS[4])
+local clock = redis.call('TIME')
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local now = tonumber(stamp)
 
 if permit then
   look(now, stamp, counter, lease)

@@ -46,13 +46,10 @@ local function releaser(lease)
   return trace and '|' .. trace or ''
 end
 
--- remove removes entries of Q, eight with one command. At the end of the list, a command names an
--- entry several times.
+-- remove removes entries of Q.
 local function remove(entries)
-  for i = 1, #entries, 8 do
-    local e = entries[i]
-    redis.call('ZREM', KEYS[2], e, entries[i + 1] or e, entries[i + 2] or e, entries[i + 3] or e,
-      entries[i + 4] or e, entries[i + 5] or e, entries[i + 6] or e, entries[i + 7] or e)
+  for _, entry in ipairs(entries) do
+    redis.call('ZREM', KEYS[2], entry)
   end
 end
 

@@ -7,11 +7,9 @@
 -- idempotent: it writes nothing.
 local answer = {}
 for i = 1, #KEYS do
-  local token = ''
-  if redis.call('TYPE', KEYS[i])['ok'] == 'string' then
-    -- The key of another program may have a large value, so only its beginning is read.
-    token = string.match(redis.call('GETRANGE', KEYS[i], '0', '63'), '^(%w+):%d+') or ''
-  end
+  -- The key of another program may have a large value, so only its beginning is read.
+  local token = redis.call('TYPE', KEYS[i])['ok'] == 'string' and
+    string.match(redis.call('GETRANGE', KEYS[i], '0', '63'), '^(%w+):%d+') or ''
   answer[i] = (#token == 26 or token == 'shared' or token == 'kept' or token == 'permits') and '1' or '0'
 end
 return table.concat(answer)

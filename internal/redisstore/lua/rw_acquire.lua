@@ -19,24 +19,12 @@ local stamp = string.format('%.0f', now)
 local at = ' ' .. stamp .. ' '
 
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[5])
-local lease, counter, tombstone = found[1], found[2], found[3]
-if tombstone then
-  if string.sub(tombstone, 1, 8) == 'revoked:' then
-    return 'revoked' .. at .. string.sub(tombstone, 9)
-  end
-  return 'undone' .. at
+local lease, counter = found[1], found[2]
+local answer = known(at, ARGV[1], ARGV[2], lease, found[3], ARGV[4])
+if answer then
+  return answer
 end
-if ARGV[4] == '1' and redis.call('GET', KEYS[6]) then
-  return 'done' .. at
-end
-
-local owner, member, reader = ARGV[1] .. ':', ARGV[7], ARGV[8] == '1'
-if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that came by hand-off
-  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
-  return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
-end
+local member, reader = ARGV[7], ARGV[8] == '1'
 
 -- entered lengthens the token's part in the phase, or makes the token a reader of the phase.
 local function entered()

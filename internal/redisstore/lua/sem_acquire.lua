@@ -45,23 +45,10 @@ local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[6])
-local lease, counter, tombstone = found[1], found[2], found[3]
-if tombstone then
-  if string.sub(tombstone, 1, 8) == 'revoked:' then
-    return 'revoked' .. at .. string.sub(tombstone, 9)
-  end
-  return 'undone' .. at
-end
-if ARGV[8] == '1' and redis.call('GET', KEYS[7]) then
-  return 'done' .. at
-end
-
-local owner = token .. ':'
-if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that came by hand-off
-  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
-  redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
-  return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
+local lease, counter = found[1], found[2]
+local answer = known(at, ARGV[1], ARGV[2], lease, found[3], ARGV[8])
+if answer then
+  return answer
 end
 
 look(now, stamp, counter or redis.call('GET', KEYS[3]), lease)
