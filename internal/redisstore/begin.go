@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/calls"
@@ -70,15 +71,15 @@ func (q *question) readGrant(c *link.Call, text string, err error) (store.Grant,
 	return g, nil
 }
 
-// Acquire asks for a lease, for a reader's part or for a permit, and waits for the answer.
+// Acquire asks once for a lease, for a reader's part or for a permit, and waits for the answer.
 func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return await(ctx, s.Begin(ctx, calls.Acquire, c, nil))
+	return await(ctx, s.begin(ctx, calls.Acquire, c, nil, false))
 }
 
-// Release frees a lease, ends a reader's part, or gives back the units of a permit, and waits for
-// the answer.
+// Release frees a lease, ends a reader's part, or gives back the units of a permit. It sends the
+// release once, and waits for the answer.
 func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return await(ctx, s.Begin(ctx, calls.Release, c, nil))
+	return await(ctx, s.begin(ctx, calls.Release, c, nil, false))
 }
 
 // await waits for the answer to f, or until ctx ends.
@@ -96,21 +97,29 @@ func await(ctx context.Context, f *calls.Future) (store.Grant, error) {
 
 // Begin begins a step. The answer may arrive before Begin returns.
 func (s *Store) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
+	return s.begin(ctx, step, c, onAnswer, step != calls.Undo)
+}
+
+// begin does the work of Begin. The parameter again is true if the call may be sent once more when
+// it has no answer.
+func (s *Store) begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error), again bool) *calls.Future {
 	var q *question
+	repeatable := wasReleased
 	if step != calls.Acquire {
 		q = s.releaseQuestion(c)
-		q.Repeatable = wasReleased
 	} else if asks, err := s.acquireQuestion(c); err != nil {
 		return calls.Settled(store.Grant{}, err, onAnswer)
 	} else {
-		q = asks
-		q.Repeatable = func(string) bool { return true } // a token that holds the key gets the same grant again
+		q, repeatable = asks, func(string) bool { return true } // a token that holds the key gets the same grant again
+	}
+	if again {
+		q.Repeatable = repeatable
 	}
 	q.choose()
 	q.Receiver = q
 	q.Init(&s.links.Pool, &q.Call, onAnswer)
 	if step == calls.Undo {
-		q.Class, q.Repeatable = link.Undo, nil
+		q.Class = link.Undo
 		s.links.Put(ctx, &q.Call)
 	} else {
 		s.links.Send(ctx, &q.Call)
@@ -133,7 +142,7 @@ func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(
 		call.Receiver = link.OnAnswer(func(call *link.Call) {
 			text, err := call.Answer()
 			b.fill(grants, call, text, err, s.acks)
-			if !b.needsMoreCalls(grants) {
+			if !slices.ContainsFunc(b.places, func(i int) bool { return grants[i].State != store.Granted }) {
 				onAnswer(b.places, grants)
 				return
 			}
@@ -144,16 +153,6 @@ func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(
 		})
 		s.links.Put(ctx, call)
 	}
-}
-
-// needsMoreCalls reports whether a grant of the batch shows that further calls are needed.
-func (b *batch) needsMoreCalls(grants []store.Grant) bool {
-	for _, i := range b.places {
-		if grants[i].State == store.NotOurs || slotMoves(grants[i].Err) || b.crossesSlots(grants[i].Err) {
-			return true
-		}
-	}
-	return false
 }
 
 // Close waits until unclear calls are undone and no call is under way, or until ctx ends.

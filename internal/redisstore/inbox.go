@@ -303,24 +303,22 @@ func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.switchToPlain(sh) {
 		err = <-s.subscribe(sh)
 	}
-	forbidden := false
-	defer func() {
-		if forbidden { // called without the mutex, because the Observer's code runs
-			s.warn(noMessages)
-		}
-	}()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.stopped {
 		err = store.ErrClosed
 	}
 	if s.refused = nil; err != nil {
 		delete(s.slots, sh.slot)
 		if no, ok := errors.AsType[*store.Refusal](Refused(err)); ok && !no.Temporary {
-			s.refused, s.refusedAt, forbidden = no, time.Now(), true
+			s.refused, s.refusedAt = no, time.Now()
 		}
 	}
+	forbidden := s.refused != nil
 	first.finish(err)
+	s.mu.Unlock()
+	if forbidden { // called without the mutex, because the Observer's code runs
+		s.warn(noMessages)
+	}
 }
 
 // switchToPlain makes all later subscriptions use plain channels instead of sharded channels. It

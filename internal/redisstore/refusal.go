@@ -41,7 +41,7 @@ func Refused(err error) error {
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
-		return &store.Refusal{Temporary: true, Err: movingError{err}}
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("%w (%w)", store.ErrMoving, err)}
 	case "READONLY":
 		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server is a replica; give a client of the master, or redis.NewFailoverClient if Sentinel picks it (%w)", err)}
 	case "MOVED":
@@ -124,12 +124,3 @@ func errorCode(reply string) string {
 	word, _, _ := strings.Cut(reply, " ")
 	return word
 }
-
-// movingError is the error reply to a script whose slot moves.
-type movingError struct{ error }
-
-// Is reports whether target is ErrMoving, so that errors.Is finds ErrMoving.
-func (movingError) Is(target error) bool { return target == store.ErrMoving }
-
-// Unwrap returns the error reply.
-func (m movingError) Unwrap() error { return m.error }

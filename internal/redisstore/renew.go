@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,17 +21,6 @@ type batch struct {
 	handed bool // the leases came by hand-off, and this call confirms them
 	all    []store.Claim
 	places []int // the places of the batch's claims in the renewal
-}
-
-// claims returns the claims of the batch, in order.
-func (b *batch) claims() iter.Seq[*store.Claim] {
-	return func(yield func(*store.Claim) bool) {
-		for _, i := range b.places {
-			if !yield(&b.all[i]) {
-				return
-			}
-		}
-	}
 }
 
 // mostInPart is the largest number of leases that one call renews. A longer script would delay the
@@ -54,10 +42,8 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 		if s.cluster != nil || s.sharded.Load() {
 			g.slot = SlotOf(c.Key)
 		}
-		if s.cluster != nil {
-			if s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
-				s.inbox.markUsed(c.Key)
-			}
+		if s.cluster != nil && s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
+			s.inbox.markUsed(c.Key)
 		}
 		b := open[g]
 		if b == nil || len(b.places) == mostInPart {
@@ -74,8 +60,8 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 // may take half of the TTL. A late answer may save a lease at a slow server.
 func (b *batch) patience() time.Duration {
 	shortest := b.all[b.places[0]].TTL
-	for c := range b.claims() {
-		shortest = min(shortest, c.TTL)
+	for _, i := range b.places {
+		shortest = min(shortest, b.all[i].TTL)
 	}
 	return shortest / 2
 }
@@ -90,7 +76,8 @@ func (b *batch) call() *Call {
 	}
 	keys := make([]string, 0, 4*len(b.places))
 	args := make([]any, 0, 2*len(b.places))
-	for c := range b.claims() {
+	for _, i := range b.places {
+		c := &b.all[i]
 		owner := c.Owner
 		if keys = append(keys, c.Key); !plain {
 			keys = append(keys, QueueKey(c.Key))
@@ -111,7 +98,9 @@ func (b *batch) call() *Call {
 // fill puts the answer to the batch's call, text or err, into the grants of the batch.
 func (b *batch) fill(grants []store.Grant, call *link.Call, text string, err error, acks Acks) {
 	if err != nil {
-		b.fail(grants, Refused(err))
+		for _, i := range b.places {
+			grants[i] = store.Grant{Err: Refused(err)}
+		}
 		return
 	}
 	var short error
@@ -131,13 +120,6 @@ func (b *batch) fill(grants []store.Grant, call *link.Call, text string, err err
 		default:
 			grants[i] = store.Grant{State: store.Granted, At: at, Writer: r.Rest[n] == '2'}
 		}
-	}
-}
-
-// fail sets err as the error of each grant of the batch, because the call has no answer.
-func (b *batch) fail(grants []store.Grant, err error) {
-	for _, i := range b.places {
-		grants[i] = store.Grant{Err: err}
 	}
 }
 
@@ -173,22 +155,21 @@ func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
 	b.fill(grants, call, text, err, s.acks)
 }
 
-// complete renews the leases of one owner whose slot moves, one after the other, and those that were
-// refused because the batch has keys of several slots. Only this refusal shows that the server is a proxy
-// before several shards; the next renewals then have a batch for each slot. After that, complete
-// finds out which of the lost leases were revoked. It reads only the notes for owners that do not
-// hold their leases any more. After a restart of the server without data, a process loses all its
-// leases at once, so complete reads all their notes at the same time.
+// complete renews leases again, one after the other: those of one owner whose slot moves, and those
+// that were refused because the batch has keys of several slots. Only this refusal shows that the
+// server is a proxy before several shards; the next renewals then have a batch for each slot. After
+// that, complete finds out which of the lost leases were revoked. It reads only the notes for owners
+// that do not hold their leases any more. After a restart of the server without data, a process
+// loses all its leases at once, so complete reads all their notes at the same time.
 func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
 	for _, i := range b.places {
-		switch {
-		case slotMoves(grants[i].Err):
-			if s.kind != withPermits && b.all[i].Fence == 0 {
-				s.renewAlone(ctx, b.all[i], &grants[i])
-			}
-		case b.crossesSlots(grants[i].Err):
+		one := &batch{kind: b.kind, handed: b.handed, all: b.all, places: []int{i}}
+		switch err := grants[i].Err; {
+		case slotMoves(err):
+			s.renewMoving(ctx, one, &b.all[i], grants)
+		case b.crossesSlots(err):
 			s.sharded.Store(true)
-			s.renew(ctx, &batch{kind: b.kind, handed: b.handed, all: b.all, places: []int{i}}, grants)
+			s.renew(ctx, one, grants)
 		}
 	}
 	var work sync.WaitGroup
@@ -212,14 +193,16 @@ func (b *batch) crossesSlots(err error) bool {
 	return len(b.places) > 1 && errors.As(err, &reply) && strings.HasPrefix(reply.Error(), "CROSSSLOT")
 }
 
-// renewAlone renews the lease of c while its slot moves, in steps of one key each, and puts the
-// answer into g. A reader's part or a permit has several keys, so its renewal waits until the slot
-// has moved.
-func (s *Store) renewAlone(ctx context.Context, c store.Claim, g *store.Grant) {
-	one := []store.Grant{{}}
-	s.renew(ctx, &batch{all: []store.Claim{c}, places: []int{0}}, one)
-	*g = one[0]
-	if g.State == store.Granted && c.ByHandoff {
+// renewMoving renews the lease of c, the only one of the batch b, while its slot moves, in steps of
+// one key each. A reader's part or a permit has several keys, so its renewal waits until the slot has
+// moved.
+func (s *Store) renewMoving(ctx context.Context, b *batch, c *store.Claim, grants []store.Grant) {
+	if s.kind == withPermits || c.Fence != 0 {
+		return
+	}
+	b.kind, b.handed = forOne, false
+	s.renew(ctx, b, grants)
+	if g := &grants[b.places[0]]; g.State == store.Granted && c.ByHandoff {
 		// The owner's entry leaves the queue. This step is safe, because no other token gets the
 		// key while the owner holds the lease.
 		if _, err := runCommand(ctx, s.links, link.Renewal, "zremrangebyscore", QueueKey(c.Key), "-inf", "(0"); err != nil {

@@ -19,32 +19,26 @@ const pageSize = 500
 // Keys returns the sorted keys of the server, or of all masters of the cluster, that are leases or
 // have a queue, and match the pattern. It scans the masters at the same time.
 func (s *Store) Keys(ctx context.Context, pattern string) ([]string, error) {
-	found := make(keySet)
-	if s.cluster == nil {
-		if err := s.scan(ctx, s.server, pattern, pageSize, found.add); err != nil {
-			return nil, err
-		}
-		return found.sorted(), nil
-	}
 	var mu sync.Mutex
-	err := s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-		return s.scan(ctx, master, pattern, 1, func(key string) {
-			mu.Lock()
-			defer mu.Unlock()
-			found.add(key)
-		})
-	})
-	if err != nil {
-		return nil, Refused(err)
+	found := make(map[string]struct{}) // a scan may return a key twice
+	add := func(key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		found[key] = struct{}{}
 	}
-	return found.sorted(), nil
+	var err error
+	if s.cluster == nil {
+		err = s.scan(ctx, s.server, pattern, pageSize, add)
+	} else {
+		err = Refused(s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+			return s.scan(ctx, master, pattern, 1, add)
+		}))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return slices.Sorted(maps.Keys(found)), nil
 }
-
-// keySet is a set of keys. A scan may return a key twice, but the set has it once.
-type keySet map[string]struct{}
-
-func (s keySet) add(key string)   { s[key] = struct{}{} }
-func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
 // scan calls the function found for each key of one server that is a lease or has a queue, and
 // matches the pattern. All keys are scanned twice: for leases, which may have any name, and for
