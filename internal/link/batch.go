@@ -168,24 +168,18 @@ func (b *batch) attempt(calls []*Call, inFull bool) (unknown []*Call, gotReply b
 		if served = served || own == nil; own != nil {
 			b.failure = own
 		}
-		b.answer(c, text, own, acks, acksErr)
+		if b.queue.link.owner.redirect(c, own) {
+			continue // the call's slot has moved, and the call goes to the new node
+		}
+		if c.fate.CompareAndSwap(underWay, answered) {
+			c.acks, c.acksErr = acks, acksErr
+			c.deliver(text, own)
+		}
 	}
 	if served {
 		b.failure = nil
 	}
 	return unknown, gotReply
-}
-
-// answer delivers an answer to its call. If the call's slot has moved, answer sends the call to the
-// new node.
-func (b *batch) answer(c *Call, text string, err error, acks int, acksErr error) {
-	if b.queue.link.owner.redirect(c, err) {
-		return
-	}
-	if c.fate.CompareAndSwap(underWay, answered) {
-		c.acks, c.acksErr = acks, acksErr
-		c.deliver(text, err)
-	}
 }
 
 // ackCount returns the number of replicas in the answer to a WAIT that was sent with the error sending.

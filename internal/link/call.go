@@ -206,9 +206,6 @@ func refusesEvalSHA(err error) bool {
 
 // isReply reports whether err shows that the node has answered: err is nil or an error reply.
 func isReply(err error) bool {
-	if err == nil {
-		return true
-	}
-	var reply redis.Error
-	return errors.As(err, &reply)
+	_, reply := errors.AsType[redis.Error](err)
+	return err == nil || reply
 }

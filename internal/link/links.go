@@ -110,18 +110,14 @@ func (ls *Links) Repeat(ch calls.Chore) {
 // Close waits until all chores and all goroutines have ended, or until ctx ends. Calls that are
 // made after Close are still sent.
 func (ls *Links) Close(ctx context.Context) (err error) {
-	finish := func(l *link) {
-		if stopped := l.chores.Stop(ctx); err == nil {
+	await := func(stop func(context.Context) error) {
+		if stopped := stop(ctx); err == nil {
 			err = stopped
 		}
 	}
-	ls.eachLink(finish)
-	if stopped := ls.chores.Stop(ctx); err == nil {
-		err = stopped
-	}
-	if stopped := ls.Pool.Stop(ctx); err == nil {
-		err = stopped
-	}
+	ls.eachLink(func(l *link) { await(l.chores.Stop) })
+	await(ls.chores.Stop)
+	await(ls.Pool.Stop)
 	ls.eachLink((*link).stop)
 	return err
 }
