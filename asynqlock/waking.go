@@ -156,18 +156,21 @@ func (j *job) mustLookAgain(ctx context.Context, p *Problem) bool {
 
 // mustGiveBack reports whether the task has got the key out of its turn. A task that tries its key
 // although others wait before it looks again when it has the key: if the holder has called the
-// first of them before the release, the key is for that one.
+// first of them before the release, the key is for that one. With KeepFor it keeps the key, which
+// nobody could have for that time.
 func (j *job) mustGiveBack(ctx context.Context) bool {
-	j.gaveBack = j.inLine && j.front.task != j.entry() && j.enterLine(ctx) && !j.front.mayTry(j.entry())
+	j.gaveBack = j.lock.KeepFor == 0 && j.inLine && j.front.task != j.entry() && j.enterLine(ctx) && !j.front.mayTry(j.entry())
 	return j.gaveBack
 }
 
-// enterLine gives the task a place in the line of its key, and reports whether it has one. Without
-// a place, the task comes back after its pause.
+// enterLine gives the task a place in the line of its key, and reports whether it has seen the line.
+// Without a place, the task comes back after its pause.
 func (j *job) enterLine(ctx context.Context) bool {
 	f, err := j.guard.waker.enter(ctx, j.lock.Key, j.entry(), j.arrived)
-	j.inLine, j.front = err == nil, f
-	return j.inLine
+	if err == nil {
+		j.inLine, j.front = true, f
+	}
+	return err == nil
 }
 
 // leaveLine gives up the task's place, because the task runs or no longer wants the key.

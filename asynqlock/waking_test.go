@@ -191,6 +191,7 @@ func TestATaskGivesTheKeyBackThatItGotOutOfTurn(t *testing.T) {
 	open := q.gated(g, work)
 	q.putOff(1, q.name)
 	second := q.putOff(2, q.name)
+	<-time.After(time.Second) // a holder looks at the line before its release only after the shortest pause
 	release <- open
 	must(t, q.inspector.RunTask(q.name, second))
 	awaitFor(t, promptly, "all have run", func() bool { return len(work.payloads()) == 3 })

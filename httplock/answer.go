@@ -38,7 +38,10 @@ func Reply(w http.ResponseWriter, r *http.Request, err error, opts ...Option) bo
 	if errors.Is(err, context.Canceled) {
 		err = errors.Join(err, context.Cause(r.Context()))
 	}
-	cfg, _ := newConfig(opts) // New refuses wrong options
+	cfg, wrong := newConfig(opts)
+	if wrong != nil { // New refuses such options
+		cfg, _ = newConfig(nil)
+	}
 	m := &middleware{config: cfg}
 	if with, ok := fromHandler(err); ok {
 		m.answer(watch(w), r, with, err)

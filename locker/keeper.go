@@ -532,7 +532,7 @@ type renewal struct {
 	firstDue   instant       // for a repeated renewal: when it was first due
 	failure    error         // the error of the last renewal attempt
 	slot       int64         // the number of the hold's slot in the schedule
-	index      int32         // the place in that slot or in the heap, from 1; 0: not in the schedule
+	index      int32         // the place in that slot, from 1; 0: not in the schedule
 	unanswered int8          // the number of renewals under way
 	final      bool          // the hold is not renewed any more
 	doubtful   bool          // since a suspension, no renewal was answered

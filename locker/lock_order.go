@@ -98,6 +98,7 @@ func (c *orderCheck) note(ctx context.Context, w *waiter) {
 			return // the caller reads already, or is refused, so it does not wait
 		}
 	}
+	ofRunAll := takesIn(ctx).stepsTo(w) // before the mutex, because this calls the caller's context
 	var conflicts []OrderConflict
 	c.mu.Lock()
 	for _, s := range steps {
@@ -106,7 +107,7 @@ func (c *orderCheck) note(ctx context.Context, w *waiter) {
 		}
 		conflicts = c.add(conflicts, &c.keys, s.HeldKey, s.TakenKey, s)
 	}
-	for _, s := range takesIn(ctx).stepsTo(w) { // RunAll sorts by key, and need not sort by name
+	for _, s := range ofRunAll { // RunAll sorts by key, and need not sort by name
 		conflicts = c.add(conflicts, &c.keys, s.HeldKey, s.TakenKey, s)
 	}
 	c.mu.Unlock()

@@ -98,7 +98,7 @@ func (w *waiter) handleError(err error) state {
 	p := w.place
 	no, refused := errors.AsType[*store.Refusal](err)
 	switch {
-	case errors.Is(err, store.ErrNotReplicated): // the server has written the grant, so it must be undone
+	case errors.Is(err, store.ErrNotReplicated): // the server has written the grant: the next leader takes it, or it is undone
 		p.token.endCall(callLost)
 		return w.end(nil, w.fail(err, 0))
 	case !refused:

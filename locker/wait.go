@@ -437,10 +437,13 @@ func (w *waiter) handleAnswer(g store.Grant) state {
 		return queued
 	case store.Done:
 		return w.end(nil, w.fail(ErrDone, 0))
-	// An earlier call was granted but its answer was lost, and then an operator revoked the lease.
+	// An earlier call was granted but its answer was lost, and then an operator revoked the lease. The
+	// next leader must not get this token, or it would get the same answer.
 	case store.Revoked:
+		p.giveBack(w.engine)
 		return w.end(nil, w.fail(revokedBecause(g.Reason), 0))
 	default: // for example Undone, which is the answer only to a token that was given up
+		p.giveBack(w.engine)
 		return w.end(nil, w.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0))
 	}
 }

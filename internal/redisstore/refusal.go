@@ -67,7 +67,7 @@ func refusedBy(code string, err error) error {
 	// All keys of a script are in one slot, and the script names all of them. So a node that serves
 	// the slot finds them, unless the slot just moves: AWS Serverless says so during spikes.
 	case strings.Contains(err.Error(), "access a non local key"):
-		return &store.Refusal{Temporary: true, Err: movingError{err}}
+		return &store.Refusal{Temporary: true, Err: fmt.Errorf("%w (%w)", store.ErrMoving, err)}
 	case code != "ERR": // below
 	case forbiddenInScript(err.Error()):
 		return &store.Refusal{Err: forbidden(err)}
