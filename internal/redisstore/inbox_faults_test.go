@@ -225,9 +225,11 @@ func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease := acquire(t, l, locker.Rule{Key: "a"})
+	other := locktest.Single(t, server.Client(t))
+	acquire(t, other, locker.Rule{Key: "b"})
 	mute.Store(true)
-	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}) // this wait opens the inbox
-	wantErr(t, err, "a", locker.ErrBusy)
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 100 * time.Millisecond}) // this wait opens the inbox
+	wantErr(t, err, "b", locker.ErrBusy)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
