@@ -5,21 +5,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
 
+// bounded makes calls end with their context, so that their callers are back in time.
+func bounded(o *redis.Options) { o.ContextTimeoutEnabled = true }
+
 func TestASwallowedAnswerIsNotBusyAndLeaksNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
-	client := through(t, server, proxy)
+	client := through(t, server, proxy, bounded)
 	l := newSingle(t, client)
 	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
 
 	swallowed := proxy.SwallowReplies(1, scriptCall(locker.OpAcquire, "silent"))
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := l.Acquire(ctx, locker.Rule{Key: "silent"})
 	wantErr(t, err, "silent", context.DeadlineExceeded, locker.ErrUnavailable)
@@ -34,7 +39,7 @@ func TestAnAcquireThatIsExecutedAfterItsUndoTakesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
-	client := through(t, server, proxy)
+	client := through(t, server, proxy, bounded)
 	direct := server.Client(t)
 	l := newSingle(t, client)
 	release(t, acquire(t, l, locker.Rule{Key: "warm"}))

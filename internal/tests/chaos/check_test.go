@@ -250,7 +250,7 @@ func (v *verdict) checkWaits(h *history) {
 			v.violated("an acquire of %s, which ended with %q, came back %v after its deadline", w.process, w.class, late)
 		}
 	}
-	if len(v.Overdue) > 2+len(h.waits)/100 {
+	if len(v.Overdue) > 5+len(h.waits)/100 {
 		v.violated("%d of %d acquires without a grant came back more than %v after their deadlines: %v", len(v.Overdue), len(h.waits), lateness, v.Overdue)
 	}
 }
