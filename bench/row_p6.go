@@ -160,10 +160,6 @@ func (k hoardTurn) serverPercent() float64 { return 100 * k.server.cpu.Seconds()
 func (k hoardTurn) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k hoardTurn) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach returns the memory for one lease. If the stacks have shrunk during the turn, they
-// count as zero, because a negative number would hide a part of the heap.
-func (k hoardTurn) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
-
 func (k hoardTurn) goroutines() float64 { return float64(k.Goroutines) }
 func (k hoardTurn) lostLocks() float64  { return float64(k.Lost) }
 

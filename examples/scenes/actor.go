@@ -229,7 +229,7 @@ func (w watcher) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (con
 	case locker.OpHold:
 		return ctx, func(o locker.Outcome) {
 			if o.Err != nil {
-				w.emit(page.Event{Who: who, Kind: page.Lost, Text: "learns that its lease is lost: " + string(o.Cause)})
+				w.emit(page.Event{Who: who, Kind: page.Lost, Text: "learns that its lease is lost: " + o.Cause})
 			}
 			w.emit(page.Event{Who: who, Kind: page.Free})
 		}
