@@ -150,7 +150,7 @@ func (t *target) make(s series) *measurement {
 	attrs := append([]attribute.KeyValue(nil), t.extra...)
 	attrs = append(attrs, attribute.String(nameKey, t.name))
 	for _, a := range [...]struct{ key, value string }{
-		{modeKey, string(s.mode)}, {resultKey, string(s.result)}, {causeKey, s.cause}, {scopeKey, string(s.scope)},
+		{modeKey, string(s.mode)}, {resultKey, string(s.result)}, {causeKey, s.cause}, {scopeKey, s.scope},
 		{string(errorTypeKey), s.kind},
 	} {
 		if a.value != "" {
