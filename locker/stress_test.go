@@ -44,7 +44,7 @@ func (s *stress) rule() locker.Rule {
 	case 3:
 		r.EndAfter = r.TTL
 	case 4:
-		r.EndAfter = 30 * time.Millisecond
+		r.EndAfter = 10 * time.Millisecond
 	}
 	return r
 }
