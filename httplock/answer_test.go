@@ -116,3 +116,11 @@ func ExampleReply() {
 	// 200 text/plain; charset=utf-8, Retry-After ""
 	// 409 application/problem+json, Retry-After "1"
 }
+
+// A wrong option is a mistake that must not become a panic in the first request that fails.
+func TestReplyIgnoresOptionsThatNewRefuses(t *testing.T) {
+	w := httptest.NewRecorder()
+	if !httplock.Reply(w, httptest.NewRequest("POST", "/", nil), locker.ErrBusy, httplock.WithStatus(42)) || w.Code != 409 {
+		t.Error(w.Code)
+	}
+}

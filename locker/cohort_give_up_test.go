@@ -238,3 +238,29 @@ func TestCloseEndsTheWaitersOfACohort(t *testing.T) {
 		nothingLeft(t, store)
 	})
 }
+
+// The answer to the leader's acquire was lost, and an operator revoked the lease that it had taken.
+// Only the leader learns of it: the next caller of the cohort asks with a token of its own.
+func TestARevokedTokenIsNotHandedOn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 1, locker.WithBackoff(locker.Exponential(200*time.Millisecond, 200*time.Millisecond)))
+		l := ls[0]
+		store.LoseReplies(locker.OpAcquire, 1)
+		ws := crowd(t, l, locker.Rule{Key: "a"}, 3)
+		i, err := l.Inspect(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Revoke(t.Context(), "a", i.Fence, "drill"); err != nil {
+			t.Fatal(err)
+		}
+		<-ws[0].ended
+		if !errors.Is(ws[0].err, locker.ErrRevoked) {
+			t.Fatalf("positive control: the leader got %v", ws[0].err)
+		}
+		for _, w := range ws[1:] {
+			release(t, w.awaitGrant(time.Minute))
+		}
+		nothingLeft(t, store)
+	})
+}
