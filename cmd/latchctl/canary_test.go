@@ -5,10 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/internal/redistest"
-	"github.com/latchkit/latchkit/locker"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
 )
 
 // checkNoSecrets fails the test if text, the output of the command what, contains one of the
@@ -27,8 +28,7 @@ func checkNoSecrets(t *testing.T, what, text string, tokens []string) {
 func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := site{nodes: []string{"redis://" + server.Addr()}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
-	s.direct = append(s.direct, server.Client(t))
+	s := site{nodes: []string{"redis://" + server.Addr()}, direct: []*redis.Client{server.Client(t)}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
 	lease := s.lockedAndWaitedFor(t, "order:canary")
 	tokens := s.tokens(t, "order:canary")
 

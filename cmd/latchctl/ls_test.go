@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -69,7 +71,7 @@ func TestLsOfEveryKind(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	nodes, c := []string{"redis://" + server.Addr()}, server.Client(t)
-	s := site{nodes: nodes, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
+	s := site{nodes: nodes, direct: []*redis.Client{c}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
 	s.lockedAndWaitedFor(t, "busy")
 	readers := locktest.ReadWrite(t, server.Client(t))
 	read := locktest.Acquire(t, readers, locker.Rule{Key: "shared", Mode: locker.Shared})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,22 @@ func sites(t *testing.T) map[string]site {
 	}
 }
 
+// queue returns what each waiter for key has on the servers: a token, and the inbox of its process.
+func (s site) queue(t *testing.T, key string) (waiters [][2]string) {
+	t.Helper()
+	for _, c := range s.direct {
+		// An error is ignored: on a Cluster, a master that does not serve the key answers
+		// MOVED.
+		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result()
+		for _, entry := range queue {
+			token, inbox, _ := strings.Cut(entry, "|")
+			inbox, _, _ = strings.Cut(inbox, "|")
+			waiters = append(waiters, [2]string{token, inbox})
+		}
+	}
+	return waiters
+}
+
 // tokens returns the secret tokens that the servers store for a key.
 func (s site) tokens(t *testing.T, key string) (all []string) {
 	t.Helper()
@@ -150,14 +167,9 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		// An error is ignored: on a Cluster, a master that does not serve the key answers
-		// MOVED.
-		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result()
-		for _, entry := range queue {
-			token, inbox, _ := strings.Cut(entry, "|")
-			inbox, _, _ = strings.Cut(inbox, "|")
-			all = append(all, token, inbox)
-		}
+	}
+	for _, w := range s.queue(t, key) {
+		all = append(all, w[0], w[1])
 	}
 	if len(all) < 1+2*s.waiters() {
 		t.Fatalf("tokens of %s: %q; want that of the holder, and that and the inbox of the waiter", key, all)
@@ -186,9 +198,10 @@ func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
 		defer cancel()
 		_ = lease.Release(ctx) // a test may have broken the lease
 	})
-	locktest.Eventually(t, "the waiter is in the queue", func() bool {
-		info, err := s.locker(t).Inspect(t.Context(), key)
-		return err == nil && info.Waiters == s.waiters()
+	// A waiter polls, without an inbox, until the subscription of its process is there.
+	locktest.Eventually(t, "the waiter is in the queue, with an inbox", func() bool {
+		waiters := s.queue(t, key)
+		return len(waiters) == s.waiters() && !slices.ContainsFunc(waiters, func(w [2]string) bool { return w[1] == "-" })
 	})
 	return lease
 }
