@@ -43,10 +43,11 @@ stores = ./internal/redisstore ./internal/quorum ./internal/scriptless ./locker/
 redis-6.2 = $(cache)/redis-6.2
 
 # No test is repeated: a test that fails now and then has a defect, or the product has. Tests with
-# servers mostly wait, so more packages run at once than there are cores. Compilers and linkers yield to
-# tests, because a server that gets no processor for half a second is one that hangs. The linters run
-# go vet.
-at-once = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# servers mostly wait, so more packages run at once than there are cores, but for those that start
+# programs, browsers and clusters: a server that gets no processor for half a second is one that hangs.
+# Therefore compilers and linkers yield to tests. The linters run go vet.
+cores = $(shell getconf _NPROCESSORS_ONLN)
+at-once = $(shell echo $$((2 * $(cores))))
 go-test = go test -p $(at-once) -toolexec "nice -n 19" -vet=off -ldflags="-s -w" -shuffle=on -timeout 15m
 
 say = @printf '\n=== %s: %s\n' "$$(date +%T)"
@@ -80,7 +81,7 @@ test-all: tools clients others redis-6.2 alone oldest attacked check ## what mak
 .PHONY: others
 others:
 	$(say) "the packages that make test leaves out"
-	$(go-test) -race $(rest)
+	$(go-test) -p $(cores) -race $(rest)
 
 .PHONY: redis-6.2
 redis-6.2:
