@@ -187,6 +187,10 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	move.Finish()
 	live()
+	if command := from.AtomicMove(t); command != "" {
+		cluster.MoveAtomically(t, command, slot, cluster.Masters[(i+1)%3], from)
+		live()
+	}
 	for _, l := range leases {
 		release(t, l)
 	}
@@ -339,9 +343,16 @@ func TestAWaiterFollowsItsSlot(t *testing.T) {
 			if n := listenersIn(t, from, key); n != 1 {
 				t.Fatalf("%d listen at the first node", n)
 			}
+			follows := func(from, to *redistest.Server) {
+				eventually(t, "the waiter listens at the other node", func() bool { return listenersIn(t, to, key) == 1 })
+				eventually(t, "and at the first no more", func() bool { return listenersIn(t, from, key) == 0 })
+			}
 			cluster.Migrate(t, slot, from, to).Finish()
-			eventually(t, "the waiter listens at the other node", func() bool { return listenersIn(t, to, key) == 1 })
-			eventually(t, "and at the first no more", func() bool { return listenersIn(t, from, key) == 0 })
+			follows(from, to)
+			if command := from.AtomicMove(t); command != "" {
+				cluster.MoveAtomically(t, command, slot, to, from)
+				follows(to, from)
+			}
 			release(t, holder)
 			release(t, waiter.Granted(5*time.Second))
 		})
@@ -371,8 +382,9 @@ func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
 	})
 }
 
-// moveUnderLoad moves a slot to and fro, and then promotes replicas. Meanwhile callers of two
-// processes lock keys of the slot.
+// moveUnderLoad moves a slot to and fro, key by key, and in one step if the servers have a command
+// for it, and then promotes replicas. Meanwhile callers of two processes lock keys of the slot. The
+// names of the subtests are the commands that moved the slot: make matrix prints them.
 func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterClient) *locker.Engine) {
 	t.Helper()
 	cluster := redistest.StartCluster(t)
@@ -385,20 +397,40 @@ func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterCl
 	slot := int(redisstore.SlotOf(keys[0]))
 	from, i := cluster.Owner(slot)
 	to := cluster.Masters[(i+1)%3]
+	answered := func(word string) int { return seen.countOf(word) + other.countOf(word) }
 	refused := 0
 	met := func() bool { // reports whether there were errors since the last call
 		before := refused
-		refused = seen.countOf("TRYAGAIN") + other.countOf("TRYAGAIN")
+		refused = answered("TRYAGAIN")
 		return refused > before
 	}
-	for range 4 {
-		move := cluster.Migrate(t, slot, from, to)
-		eventually(t, "callers meet a slot on the move", func() bool { return met() })
-		move.Carry()
-		eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
-		move.Finish()
-		c.awaitSections()
-		from, to = to, from
+	t.Run("CLUSTER SETSLOT", func(t *testing.T) {
+		for range 4 {
+			move := cluster.Migrate(t, slot, from, to)
+			eventually(t, "callers meet a slot on the move", func() bool { return met() })
+			move.Carry()
+			eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
+			move.Finish()
+			c.awaitSections()
+			from, to = to, from
+		}
+	})
+	if command := from.AtomicMove(t); command != "" {
+		t.Run(command, func(t *testing.T) {
+			met() // refusals of the other way
+			for range 4 {
+				redirected := answered("MOVED")
+				cluster.MoveAtomically(t, command, slot, from, to)
+				c.awaitSections()
+				if answered("MOVED") == redirected {
+					t.Error("positive control: no caller has met the move")
+				}
+				from, to = to, from
+			}
+			if met() {
+				t.Error("a caller has met half of a slot")
+			}
+		})
 	}
 	for n, replica := range cluster.Replicas {
 		if cluster.Masters[n] == from || cluster.Masters[n] == to {
@@ -408,11 +440,11 @@ func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterCl
 	}
 	c.checkUnharmed()
 	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
-		if seen.countOf(word)+other.countOf(word) == 0 {
+		if answered(word) == 0 {
 			t.Errorf("positive control: no call was answered %s", word)
 		}
 	}
-	if n := seen.countOf("CROSSSLOT") + other.countOf("CROSSSLOT"); n > 0 {
+	if n := answered("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
 	}
 }

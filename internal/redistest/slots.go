@@ -1,7 +1,9 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -105,6 +107,61 @@ func (m *Move) Abandon() {
 	m.t.Helper()
 	m.must(m.source, "cluster", "setslot", m.slot, "stable")
 	m.must(m.target, "cluster", "setslot", m.slot, "stable")
+}
+
+// The commands that move a slot with all its keys in one step.
+const (
+	migrateSlots = "CLUSTER MIGRATESLOTS"     // since Valkey 9
+	importSlots  = "CLUSTER MIGRATION IMPORT" // since Redis 8.4
+)
+
+// AtomicMove returns the command by which the server s moves a slot in one step, or "" if it has no
+// such command.
+func (s *Server) AtomicMove(t testing.TB) (command string) {
+	t.Helper()
+	err := s.runOnce(func(ctx context.Context, c *redis.Client) error {
+		for _, command = range []string{migrateSlots, importSlots} {
+			words := strings.Fields(strings.ToLower(command))
+			found, err := c.Do(ctx, "command", "info", words[0]+"|"+words[1]).Slice()
+			if err != nil || len(found) > 0 && found[0] != nil {
+				return err
+			}
+		}
+		command = ""
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return command
+}
+
+// MoveAtomically moves a slot with all its keys in one step, by the command that AtomicMove has
+// returned. It returns when the source knows that the target serves the slot.
+func (c *Cluster) MoveAtomically(t testing.TB, command string, slot int, source, target *Server) {
+	t.Helper()
+	m := &Move{t: t, cluster: c, slot: slot, source: source, target: target}
+	id, err := target.NodeID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if command == migrateSlots {
+		m.must(source, "cluster", "migrateslots", "slotsrange", slot, slot, "node", id)
+	} else {
+		m.must(target, "cluster", "migration", "import", slot, slot)
+	}
+	err = source.awaitNoError("give a slot away", func(ctx context.Context, c *redis.Client) error {
+		all, err := c.ClusterSlots(ctx).Result() //nolint:staticcheck // it shows the owner of a slot
+		for _, one := range all {
+			if one.Start <= slot && slot <= one.End && len(one.Nodes) > 0 && one.Nodes[0].Addr == target.Addr() {
+				return nil
+			}
+		}
+		return cmp.Or(err, errors.New("it serves the slot still"))
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 func (m *Move) must(s *Server, words ...any) {
