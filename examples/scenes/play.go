@@ -105,7 +105,7 @@ func (p *program) serve(ctx context.Context, v *venue, out io.Writer) error {
 	var choices []page.Choice
 	for _, sc := range scenes {
 		if !sc.terminal {
-			choices = append(choices, page.Choice{Name: sc.name, Title: sc.title, Text: sc.text})
+			choices = append(choices, page.Choice{Name: sc.name, Title: sc.title, Text: sc.text, Legend: sc.legend()})
 		}
 	}
 	t := &theatre{ctx: ctx, venue: v, seed: p.seed, page: page.New(page.Config{

@@ -15,6 +15,7 @@ import (
 type scene struct {
 	name, title, text string
 	ttl               time.Duration       // of both locks
+	writes, harm      string              // what the marks of a write and of harm mean; "": no such mark
 	terminal          bool                // the page does not have it
 	forever           bool                // SETNX + DEL without a TTL, as many begin
 	code              map[string][]string // by mode: the places of the lines that matter; see excerpt
@@ -44,6 +45,23 @@ var buttons = []page.Choice{
 	{Name: "pause", Title: "Pause the holder", Text: "Stops the process that holds the lock for two seconds, longer than the TTL, as a garbage collection or a frozen machine does"},
 	{Name: "kill", Title: "Kill it", Text: "Kills the process that holds the lock, as the kernel does when memory is short"},
 	{Name: "flush", Title: "Flush Redis", Text: "Deletes the locks, as a restart of a server without persistence does"},
+}
+
+// legend says in the words of the scene what its lanes show.
+func (s *scene) legend() []page.Sign {
+	signs := []page.Sign{
+		{Kind: page.Hold, Text: "holds the lock"}, {Kind: page.Wait, Text: "waits"},
+		{Kind: page.Renew, Text: "renews its lease"}, {Kind: page.Handoff, Text: "passed to the next waiter"},
+		{Kind: page.Stale, Text: "works without the lock"}, {Kind: page.Pause, Text: "paused"},
+		{Kind: page.Lost, Text: "lock lost"}, {Kind: page.Write, Text: s.writes},
+	}
+	if s.harm != "" {
+		signs = append(signs, page.Sign{Kind: page.Harm, Text: s.harm})
+	}
+	if s != &duplicate { // its effect is a mail, and no row that keeps a fence
+		signs = append(signs, page.Sign{Kind: page.Refused, Text: "refused by the fence"})
+	}
+	return signs
 }
 
 func findScene(name string) *scene {

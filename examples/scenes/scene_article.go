@@ -18,6 +18,7 @@ var article = scene{
 		"With SETNX + DEL readers wait for each other, although they change nothing, and the editor gets the lock by luck. " +
 		"With latchkit readers share the lock, and the editor's turn comes when the readers of this moment are done. " +
 		"Readers who share it have one fence, and the row keeps it: so an editor who comes too late is refused.",
+	writes: "writes or reads a version", harm: "has half of each version",
 	code: map[string][]string{
 		"no lock":     {"sql/scene/document_read.sql", "sql/scene/document_body.sql"},
 		"SETNX + DEL": {"actor.go#naive"},

@@ -18,6 +18,7 @@ var duplicate = scene{
 	text: "A shop queues the task to mail an invoice with asynq, gets no answer in time, and queues it once more. Two workers take both tasks. " +
 		"SETNX + DEL only keeps them apart: when the first has finished, the lock is gone, and the second mails the invoice again. " +
 		"latchkit remembers with the lock that the work is done (Once), and drops the second task.",
+	writes: "mails an invoice", harm: "mails it a second time",
 	code: map[string][]string{
 		"no lock":     {"scene_duplicate.go#none"},
 		"SETNX + DEL": {"scene_duplicate.go#naive", "actor.go#naive"},

@@ -14,6 +14,7 @@ var killedHolder = scene{
 		"A SETNX without a TTL, as the first one of many programs, then stays for ever, and nobody works until a person deletes the key. " +
 		"A lease of latchkit is renewed by its holder: when the holder is gone, nobody renews it, and after the TTL of two seconds at most the next one goes on. " +
 		"A new process takes the place of the killed one.",
+	writes: "writes a version", harm: "overwrites a version it has not read",
 	code:    editCode,
 	ttl:     2 * time.Second,
 	forever: true,

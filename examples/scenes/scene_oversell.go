@@ -17,6 +17,7 @@ var oversell = scene{
 		"Without a lock two shops read the same number, and sell the same item twice. SETNX + DEL helps until a payment takes longer than its TTL. " +
 		"latchkit renews the lock during the slow payments. A shop is a Gin server, and the lock is one line in its route; the stock is behind a gRPC service, " +
 		"which gets the fence, and its SQL refuses a shop that has lost the lock.",
+	writes: "sells an item",
 	code: map[string][]string{
 		"no lock":     {"shop.go#buy"},
 		"SETNX + DEL": {"locks.go#naive"},

@@ -18,6 +18,7 @@ var pausedHolder = scene{
 		"the other goes on, and the sleeper wakes and writes from an old version. No lock service can stop that. A fence can: a number " +
 		"that grows with each grant; the database refuses a smaller one (WHERE fence <= mine). SETNX + DEL has none, and its DEL can free " +
 		"somebody else's lock.",
+	writes: "writes a version", harm: "overwrites a version it has not read",
 	code:   editCode,
 	ttl:    time.Second,
 	cast:   [][]string{{"Ann"}, {"Bob"}},

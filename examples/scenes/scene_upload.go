@@ -12,6 +12,7 @@ var longUpload = scene{
 	text: "Ann and Bob upload new versions of one file. An upload takes three seconds, and the TTL is one second: nobody knows in advance how long work takes. " +
 		"SETNX + DEL expires in the middle, the other one begins, and one of them overwrites the version of the other. " +
 		"latchkit renews the lease while its holder works: the small marks on the bar. So the TTL says how soon a dead holder is noticed, and not how long work may take.",
+	writes: "writes a version", harm: "overwrites a version it has not read",
 	code:   editCode,
 	ttl:    time.Second,
 	cast:   [][]string{{"Ann"}, {"Bob"}},

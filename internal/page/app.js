@@ -341,8 +341,7 @@
       let card = box.children[i];
       if (!card) {
         card = el("article");
-        card.append(el("h3"), el("dl"), el("p", "", "verdict"), el("p", "", "from"), el("pre"));
-        card.lastChild.tabIndex = 0;
+        card.append(el("h3"), el("dl"), el("p", "", "verdict"));
         box.append(card);
       }
       card.className = "card " + (c.tone || "") + (list.length === 1 ? " wide" : "");
@@ -367,12 +366,22 @@
       });
       write(card.children[2], c.verdict || "");
       card.children[2].hidden = list.length === 1 && !c.verdict;
-      write(card.children[3], c.from || "");
-      write(card.children[4], c.code || "");
-      card.children[4].setAttribute("aria-label", `The code of ${c.title}`);
-      for (const k of [3, 4]) card.children[k].hidden = !c.code;
     });
+    if ($("codes")) codes(list);
   };
+
+  // The code of each card stands below the lanes, so that all lanes are on the first screen.
+  const codes = list => list.forEach((c, i) => {
+    let card = $("codes").children[i];
+    if (!card) {
+      card = el("article", undefined, "card");
+      card.append(el("h3"), el("p", "", "from"), el("pre"));
+      card.lastChild.tabIndex = 0;
+      $("codes").append(card);
+    }
+    [c.title, c.from || "", c.code || ""].forEach((text, k) => write(card.children[k], text));
+    card.lastChild.setAttribute("aria-label", `The code of ${c.title}`);
+  });
 
   const story = $("story");
   const running = scene => {
@@ -381,6 +390,7 @@
       b.setAttribute("aria-pressed", on);
       if (on && story) write(story, b.dataset.text);
     }
+    for (const legend of document.querySelectorAll("[data-legend]")) legend.hidden = legend.dataset.legend !== scene;
   };
 
   let note = "", failed = "";

@@ -58,8 +58,18 @@ func (c Config) Ticks() (words []string) {
 	return words
 }
 
-// Choice is a button of the page. A click posts to the action of the same name.
-type Choice struct{ Name, Title, Text string }
+// Choice is a button of the page. A click posts to the action of the same name. A scene has the
+// legend of its lanes.
+type Choice struct {
+	Name, Title, Text string
+	Legend            []Sign
+}
+
+// Sign says what the bars or marks of a Kind mean in a scene.
+type Sign struct {
+	Kind Kind
+	Text string
+}
 
 // Lane names a lane. Its ID is the Lane of events. Its Rows are the participants, each with a row
 // of its own; without Rows, all participants share one row.

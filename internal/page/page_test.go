@@ -73,7 +73,7 @@ func TestAnActionOfAnotherSiteIsRefused(t *testing.T) {
 
 func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 	t.Parallel()
-	w := ask(New(Config{Title: "a <b> title", Keys: true, Scenes: []Choice{{"s", "S", "text"}}}), "GET", "/", "localhost", nil)
+	w := ask(New(Config{Title: "a <b> title", Keys: true, Scenes: []Choice{{Name: "s", Title: "S", Text: "text"}}}), "GET", "/", "localhost", nil)
 	if got := w.Header().Get("Content-Security-Policy"); !strings.Contains(got, "default-src 'none'") || strings.Contains(got, "unsafe") {
 		t.Errorf("policy %q", got)
 	}

@@ -86,7 +86,9 @@ func (b *tab) scene(name string, rows ...string) {
 	}
 	b.await("each lane has a row for "+strings.Join(rows, ", "), fmt.Sprintf(
 		`[...document.querySelectorAll(".lane")].every(l => [...l.querySelectorAll(".names li")].map(n => n.textContent).join() === %q)`, strings.Join(rows, ",")))
-	b.await("each mode has its code", `document.querySelectorAll(".card pre:not([hidden])").length === 3`)
+	b.await("only the legend of the scene is shown", fmt.Sprintf(`[...document.querySelectorAll("[data-legend]:not([hidden])")].map(l => l.dataset.legend).join() === %q`, name))
+	b.await("no text of the figures, the code or the legend is cut off", `[...document.querySelectorAll(".card *, .legend, .legend li, #story")].every(e => e.scrollWidth <= e.clientWidth + 1 || !e.clientWidth)`)
+	b.await("each mode has its code", `[...document.querySelectorAll("#codes pre")].filter(c => c.textContent).length === 3`)
 }
 
 // breakIt clicks a button, and waits until it has hit the two modes with a lock. On a busy machine
@@ -147,7 +149,7 @@ func (th *theatre) paused(b *tab, s screen) {
 	b.zero("writes lost")
 	b.check()
 	if s == screens[0] {
-		b.shot("paused-holder.png", 1300)
+		b.shot("paused-holder.png", 1100)
 	}
 	th.agree(b, "writes accepted", results+"'written'")
 	th.agree(b, "refused by the fence", results+"'refused'")
