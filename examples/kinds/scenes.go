@@ -37,7 +37,7 @@ func atMostThree(ctx context.Context, out io.Writer, client *redis.Client, trace
 			return nil
 		})
 	})
-	fmt.Fprintf(out, "A semaphore of 3\n  %d reports were made, at most %d at a time\n", done.Load(), most.Load())
+	fmt.Fprintf(out, "A semaphore of 3\n  %d reports were asked for at once, and at most %d were made at a time\n", done.Load(), most.Load())
 	return err
 }
 
@@ -58,13 +58,12 @@ func fewLocks(ctx context.Context, out io.Writer, client *redis.Client, traced l
 	}
 	return locker.RunAll(ctx, striped, rules, func(ctx context.Context) error {
 		held, err := l.Keys(ctx, "stripe:*")
-		fmt.Fprintf(out, "Stripes\n  %d customers are held by %d locks\n", len(rules), len(held))
+		fmt.Fprintf(out, "Stripes\n  %d customers are locked by %d keys on the server\n", len(rules), len(held))
 		return err
 	})
 }
 
-// oneLeader has two candidates. The first candidate leads until it stops. Then the second
-// candidate leads.
+// oneLeader has two candidates, the pods A and B. A leads until it stops, and then B.
 func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
 	l, err := locker.New(client, traced)
 	if err != nil {
@@ -72,29 +71,30 @@ func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced 
 	}
 	defer l.Close(ctx)
 	fmt.Fprintln(out, "A leader")
-	var last uint64
-	candidate := func(name string, leads chan<- string) func(context.Context) error {
-		return func(ctx context.Context) error {
-			lease, _ := locker.FromContext(ctx)
-			fmt.Fprintf(out, "  %s leads; its fence is larger than the last fence: %t\n", name, lease.Fence() > last)
-			last = lease.Fence()
-			leads <- name
-			<-ctx.Done()
-			return nil
-		}
+	terms := make(chan uint64)
+	candidate := func(ctx context.Context) error {
+		lease, _ := locker.FromContext(ctx)
+		terms <- lease.Fence()
+		<-ctx.Done()
+		return nil
 	}
-	leads := make(chan string)
-	first, stopFirst := context.WithCancel(ctx)
-	second, stopSecond := context.WithCancel(ctx)
-	defer stopFirst()
-	defer stopSecond()
+	podA, stopA := context.WithCancel(ctx)
+	podB, stopB := context.WithCancel(ctx)
+	defer stopA()
+	defer stopB()
 	var work sync.WaitGroup
-	work.Go(func() { _ = lead.Run(first, l, locker.Rule{Key: "cron"}, candidate("the first candidate", leads)) })
-	<-leads
-	work.Go(func() { _ = lead.Run(second, l, locker.Rule{Key: "cron"}, candidate("the second candidate", leads)) })
-	stopFirst()
-	<-leads
-	stopSecond()
+	work.Go(func() { _ = lead.Run(podA, l, locker.Rule{Key: "cron"}, candidate) })
+	before := <-terms
+	fmt.Fprintln(out, "  pod A leads")
+	work.Go(func() { _ = lead.Run(podB, l, locker.Rule{Key: "cron"}, candidate) })
+	stopA()
+	fence := <-terms
+	fmt.Fprintln(out, "  pod A stops, and pod B leads")
+	if fence <= before {
+		return fmt.Errorf("the term of pod B has the fence %d, and that of pod A had %d", fence, before)
+	}
+	fmt.Fprintln(out, "  a late write of pod A is refused by a table that has seen the larger fence of pod B")
+	stopB()
 	work.Wait()
 	return nil
 }
@@ -107,7 +107,7 @@ func noLock(ctx context.Context, out io.Writer, client *redis.Client, _ locker.O
 			return strconv.AppendInt(nil, int64(n+1), 10), nil
 		})
 	})
-	fmt.Fprintf(out, "Updates without a lock\n  50 callers count to %s\n", client.Get(ctx, "visits").Val())
+	fmt.Fprintf(out, "Updates without a lock\n  50 callers add 1 each at once; those that met another writer tried again: %s\n", client.Get(ctx, "visits").Val())
 	return errors.Join(err, client.Del(ctx, "visits").Err())
 }
 
@@ -119,8 +119,12 @@ func noScripts(ctx context.Context, out io.Writer, client *redis.Client, traced 
 	}
 	defer l.Close(ctx)
 	return locker.Run(ctx, l, locker.Rule{Key: "import"}, func(context.Context) error {
+		fmt.Fprintln(out, "A lock without scripts\n  the first caller imports")
 		_, err := l.Acquire(ctx, locker.Rule{Key: "import", Wait: locker.NoWait})
-		fmt.Fprintf(out, "A lock without scripts\n  a second caller is refused: %t\n", errors.Is(err, locker.ErrBusy))
+		if !errors.Is(err, locker.ErrBusy) {
+			return fmt.Errorf("a second caller was not refused: %w", err)
+		}
+		fmt.Fprintln(out, "  a second caller does not wait, and learns that the lock is busy")
 		return nil
 	})
 }
