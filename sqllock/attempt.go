@@ -131,7 +131,7 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, context
 // of this end. Otherwise it is err itself.
 func (a *attempt) explain(ctx context.Context, err error) error {
 	if a.dialect.isMissingTable(err) {
-		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.DB.Migrate: %w", err)
+		return fmt.Errorf("sqllock: a table is missing; call Migrate(ctx) of the value that New returned: %w", err)
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone)
 	if ctx.Err() != nil && ended {

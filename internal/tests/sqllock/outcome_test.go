@@ -190,7 +190,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		"the tables are missing": {
 			do: func(ctx context.Context, s scene) error {
 				err := s.do(ctx, deposit(10), sqllock.WithTablePrefix("nobody_"))
-				if err == nil || !strings.Contains(err.Error(), "nobody_fence") || !strings.Contains(err.Error(), "sqllock.DB.Migrate") {
+				if err == nil || !strings.Contains(err.Error(), "nobody_fence") || !strings.Contains(err.Error(), "Migrate(ctx)") {
 					return err
 				}
 				return errOnPurpose
