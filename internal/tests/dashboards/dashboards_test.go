@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,21 +80,6 @@ func TestRules(t *testing.T) {
 		if !strings.Contains(runbook, m[1]) {
 			t.Errorf("docs/runbook.md does not name %s", m[1])
 		}
-	}
-}
-
-// docs/observability.md has a row for each rule of alerts.yml, and no other row.
-func TestTheTableOfAlertsHasTheAlertsOfTheFile(t *testing.T) {
-	t.Parallel()
-	inFile, inTable := make(map[string]bool), make(map[string]bool)
-	for _, m := range regexp.MustCompile(`- alert: (\S+)\n`).FindAllStringSubmatch(file(t, "alerts.yml"), -1) {
-		inFile[m[1]] = true
-	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(Latchkit\\w+)` \\|").FindAllStringSubmatch(file(t, "../docs/observability.md"), -1) {
-		inTable[m[1]] = true
-	}
-	if len(inFile) < 10 || !maps.Equal(inFile, inTable) {
-		t.Errorf("alerts.yml has\n%v\nand docs/observability.md has\n%v", inFile, inTable)
 	}
 }
 
