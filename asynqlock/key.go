@@ -8,6 +8,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -48,7 +49,7 @@ func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) K
 // as in {payload.order|int}, gives each identity one spelling.
 func Template(text key.Key) Keys {
 	return Keys{perTask: strings.Contains(string(text), "{id"), compile: func(c *config) (keyOf, error) {
-		t, err := key.Grammar[*message]{Sources: sources(), Secret: c.secret}.Compile(text)
+		t, err := template.Grammar[*message]{Sources: sources(), Secret: c.secret}.Compile(text)
 		if err != nil {
 			return nil, err
 		}
@@ -87,8 +88,8 @@ func (m *message) read(ctx context.Context, t *asynq.Task) {
 }
 
 type (
-	source = key.Source[*message]
-	read   = key.Read[*message]
+	source = template.Source[*message]
+	read   = template.Read[*message]
 )
 
 // sources returns the parts of a task.
@@ -123,7 +124,7 @@ func taskKey(text string, err error) (string, error) {
 	if err == nil {
 		return text, nil
 	}
-	if e, ok := errors.AsType[*key.Error](err); ok && e.Err == key.ErrMissing {
+	if e, ok := errors.AsType[*template.Error](err); ok && e.Err == template.ErrMissing {
 		lacks := "the task lacks the " + e.Noun
 		if e.Part.Name != "" {
 			lacks += fmt.Sprintf(" %q", e.Part.Name)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -32,7 +33,7 @@ func Fields[T any](prefix string) Keys {
 		case prefix == "" || strings.ContainsAny(prefix, "{}"):
 			return nil, fmt.Errorf("Fields(%q): give what comes before the fields, such as \"user\", without braces", prefix)
 		}
-		return Template(key.Join(parts...)).compile(c)
+		return Template(template.Join(parts...)).compile(c)
 	}}
 }
 
@@ -55,7 +56,7 @@ func appendTagged(parts []key.Key, typ reflect.Type, path string) ([]key.Key, er
 			name = f.Name
 			inside += name + "."
 		}
-		p := key.Part("payload", path+name)
+		p := template.Part("payload", path+name)
 		switch {
 		case has && (!f.IsExported() || f.Tag.Get("json") == "-"):
 			return nil, fmt.Errorf("no decoder fills the field %s of %v: it is not exported, or has the tag `json:\"-\"`", f.Name, typ)
@@ -64,7 +65,7 @@ func appendTagged(parts []key.Key, typ reflect.Type, path string) ([]key.Key, er
 		case has && tag == "key":
 			parts = append(parts, p)
 		case has && tag == "key,hmac":
-			parts = append(parts, key.HMAC(p))
+			parts = append(parts, template.HMAC(p))
 		case has:
 			return nil, fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", f.Name, typ, tag)
 		case f.Type.Kind() == reflect.Struct && name != "-":

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/internal/template"
 )
 
 // bindPayload returns a function that reads the member of a JSON payload to which path leads. The
@@ -65,5 +65,5 @@ func formatJSON(raw []byte) (string, error) {
 	if err := d.Decode(&value); err != nil {
 		return "", err
 	}
-	return key.Format(value)
+	return template.Format(value)
 }

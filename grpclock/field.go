@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/internal/template"
 )
 
 // path leads to a field of a request, through at most one list.
@@ -70,8 +70,8 @@ func (p path) last() protoreflect.FieldDescriptor { return p.fields[len(p.fields
 
 // chosen returns a function that reports whether a client chooses the text of a part: metadata, and
 // strings of the request. A field of another kind has one text for each value.
-func chosen(request protoreflect.MessageDescriptor) func(key.Ref) bool {
-	return func(part key.Ref) bool {
+func chosen(request protoreflect.MessageDescriptor) func(template.Ref) bool {
+	return func(part template.Ref) bool {
 		if part.Source != "req" {
 			return part.Source == "meta"
 		}

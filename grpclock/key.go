@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return a KeyFunc.
@@ -56,16 +56,16 @@ func (f KeyFunc) keys(req any) ([]string, error) {
 		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
 	case len(keys) == 0 || slices.Contains(keys, ""):
 		return nil, fmt.Errorf("%w: the request makes an empty key", locker.ErrInvalidKey)
-	case len(keys) > key.MaxKeys:
-		return nil, fmt.Errorf("%w: the request names %d locks, at most %d can be taken together", locker.ErrInvalidKey, len(keys), key.MaxKeys)
+	case len(keys) > template.MaxKeys:
+		return nil, fmt.Errorf("%w: the request names %d locks, at most %d can be taken together", locker.ErrInvalidKey, len(keys), template.MaxKeys)
 	}
 	return keys, nil
 }
 
 type (
-	source   = key.Source[*call]
-	read     = key.Read[*call]
-	readAll  = key.ReadAll[*call]
+	source   = template.Source[*call]
+	read     = template.Read[*call]
+	readAll  = template.ReadAll[*call]
 	partFunc = func(ctx context.Context, fullMethod string) (string, error)
 )
 
@@ -78,7 +78,7 @@ type vocabulary struct {
 
 // grammar returns the parts that keys can have if a call has this request. request is nil if it is
 // unknown.
-func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar[*call] {
+func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) template.Grammar[*call] {
 	sources := map[string]source{
 		"req": {
 			Noun:    "field",
@@ -92,7 +92,7 @@ func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar
 	for name, value := range v.parts {
 		sources[name] = source{Noun: name, Alone: true, Bind: func(string) (read, error) { return bindPart(name, value) }}
 	}
-	return key.Grammar[*call]{Secret: v.secret, Sources: sources}
+	return template.Grammar[*call]{Secret: v.secret, Sources: sources}
 }
 
 // bindMeta reads metadata. If there are several values, the first value counts.
@@ -111,7 +111,7 @@ func (v *vocabulary) bindClaim(name string) (read, error) {
 	if claims == nil {
 		return nil, errors.New("the Rules do not know the claims of a call; give a function that finds them to Rules.WithClaims")
 	}
-	return func(ctx context.Context, _ *call) (string, error) { return key.Format(claims(ctx)[name]) }, nil
+	return func(ctx context.Context, _ *call) (string, error) { return template.Format(claims(ctx)[name]) }, nil
 }
 
 func bindPeer(string) (read, error) {

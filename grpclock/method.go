@@ -13,14 +13,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // method is the compiled rule of one method.
 type method struct {
-	rule  locker.Rule          // without a Key
-	keys  *key.Template[*call] // nil: the keys are made by a function
+	rule  locker.Rule               // without a Key
+	keys  *template.Template[*call] // nil: the keys are made by a function
 	made  KeyFunc
 	early bool  // the keys can be made without the request message
 	err   error // why the rule is invalid
@@ -117,7 +117,7 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 		}
 	}
 	m.rule.Name = cmp.Or(m.rule.Name, m.keys.Name())
-	m.early = !slices.ContainsFunc(m.keys.Parts(), func(p key.Ref) bool { return p.Source == "req" })
+	m.early = !slices.ContainsFunc(m.keys.Parts(), func(p template.Ref) bool { return p.Source == "req" })
 	return m
 }
 

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // Domain is the domain of the ErrorInfo in the statuses of this package.
@@ -205,7 +205,7 @@ func problem(ctx context.Context, c *call, err error) *Problem {
 		st := status.FromContextError(over)
 		return reply{code: st.Code(), reason: ReasonCallerGone, message: "the call ended while it waited for the lock; nothing was done"}.problem(c, err)
 	}
-	if lacks, ok := errors.AsType[*key.Error](err); ok && !errors.Is(err, locker.ErrInvalidRule) {
+	if lacks, ok := errors.AsType[*template.Error](err); ok && !errors.Is(err, locker.ErrInvalidRule) {
 		p := reply{code: codes.InvalidArgument, reason: ReasonInvalidKey, message: lacks.Error()}.problem(c, err)
 		if p.Field = lacks.Part.Name; lacks.Part.Source != "req" {
 			p.Field = lacks.Noun

@@ -13,6 +13,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/internal/framework"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -81,7 +82,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 
 // check returns an error if the Locker l can never grant a Rule of these options, or if the Rule
 // has OnceFor and a client could repeat the work by another spelling of its key.
-func (c *config) check(l locker.Locker, keys *key.Template[*http.Request]) error {
+func (c *config) check(l locker.Locker, keys *template.Template[*http.Request]) error {
 	rule := locker.Rule{TTL: c.ttl, Wait: c.wait}
 	for _, adjust := range c.fixed {
 		adjust(&rule)
@@ -105,7 +106,7 @@ func (c *config) check(l locker.Locker, keys *key.Template[*http.Request]) error
 type middleware struct {
 	config
 	locker   locker.Locker
-	template *key.Template[*http.Request]
+	template *template.Template[*http.Request]
 	keeper   idempotency.Keeper // used only with a Store
 	events   requestObserver    // nil: requests are not counted
 	breaker  *breaker.Breaker   // nil without WithFailOpen

@@ -14,9 +14,9 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/internal/framework"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // NewIdempotency returns a middleware that runs a request with an Idempotency-Key once. A repeated
@@ -85,7 +85,7 @@ func makeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts [
 	}
 	unsafe := WithFilter(func(r *http.Request) bool { return !safe(r.Method) })
 	opts = append(slices.Clone(opts), unsafe, WithStore(store))
-	return makeMiddleware(l, key.Join("idempotency", scope, key.Part(idempotencySource, "")), opts)
+	return makeMiddleware(l, template.Join("idempotency", scope, template.Part(idempotencySource, "")), opts)
 }
 
 // once answers r from the Store, or runs the handler and stores its response.
@@ -209,7 +209,7 @@ const replayed = "Idempotency-Replayed"
 func (m *middleware) content(r *http.Request) ([][]byte, error) {
 	body, err := contents(r, m.maxBody)
 	if err != nil {
-		return nil, &key.Error{Part: key.Ref{Source: "body"}, Noun: "body", Err: err}
+		return nil, &template.Error{Part: template.Ref{Source: "body"}, Noun: "body", Err: err}
 	}
 	if m.distinct != nil {
 		text, err := m.distinct(r, body)

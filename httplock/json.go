@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/internal/template"
 )
 
 var (
@@ -43,7 +43,7 @@ func members(data []byte, steps []string) ([]string, error) {
 	}
 	var values []string
 	err := walk(data, steps, func(value []byte) error {
-		if len(values) > key.MaxKeys*10 { // so many values are refused, even if most of them are equal
+		if len(values) > template.MaxKeys*10 { // so many values are refused, even if most of them are equal
 			return errTooMany
 		}
 		text, err := scalar(value)
@@ -172,7 +172,7 @@ func scalar(value []byte) (string, error) {
 	if err := d.Decode(&v); err != nil {
 		return "", errNotJSON
 	}
-	return key.Format(v)
+	return template.Format(v)
 }
 
 func skipSpace(data []byte, at int) int {

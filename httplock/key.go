@@ -13,14 +13,14 @@ import (
 	"strings"
 
 	"github.com/latchkit/latchkit/internal/framework"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 type (
-	source  = key.Source[*http.Request]
-	read    = key.Read[*http.Request]
-	readAll = key.ReadAll[*http.Request]
+	source  = template.Source[*http.Request]
+	read    = template.Read[*http.Request]
+	readAll = template.ReadAll[*http.Request]
 )
 
 // sources are the parts of a request. If a part has several values, the first value counts, as with
@@ -48,7 +48,7 @@ func (c *config) sources() map[string]source {
 }
 
 // chosen reports whether a client chooses the text of a part.
-func chosen(part key.Ref) bool {
+func chosen(part template.Ref) bool {
 	switch part.Source {
 	case "param", "query", "header", "cookie", "body":
 		return true
@@ -98,7 +98,7 @@ func (c *config) bindClaim(name string) (read, error) {
 
 // formatted reads a value that may be of any type.
 func formatted(value func(*http.Request) any) read {
-	return own(func(r *http.Request) (string, error) { return key.Format(value(r)) })
+	return own(func(r *http.Request) (string, error) { return template.Format(value(r)) })
 }
 
 func own(value func(*http.Request) (string, error)) read {

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/framework"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // An Option sets up the middleware that [New] returns.
@@ -247,8 +247,8 @@ var ofNetHTTP = framework.Reader{
 }
 
 // grammar returns the parts of which keys can be made.
-func (c *config) grammar() key.Grammar[*http.Request] {
-	return key.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
+func (c *config) grammar() template.Grammar[*http.Request] {
+	return template.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
 }
 
 // withFixed does the same as WithRule, for a function adjust that does not depend on the request.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/framework"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // These are the values of [Problem.Code].
@@ -194,7 +194,7 @@ func (m *middleware) replyTo(err error) reply {
 			return r
 		}
 	}
-	if e, ok := errors.AsType[*key.Error](err); ok { // the client may see the text of a *key.Error
+	if e, ok := errors.AsType[*template.Error](err); ok { // the client may see the text of a *template.Error
 		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
 	}
 	return unavailable

@@ -40,7 +40,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/polling internal/scriptless", "./internal/redisstore", "names of keys, and what errors of Redis mean"},
 	{"locker/polling", "github.com/bsm/redislock ./locker", "it makes a Locker that locks through redislock"},
 
-	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
+	{"internal/template", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
 	{"locker/optimistic", "./locker", "pauses are a Backoff, and an Observer sees updates"},
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
 	{"internal/store/storetest", "github.com/redis/go-redis/v9", "Losses is a hook that loses a Store's calls"},
@@ -59,7 +59,8 @@ var mayImport = []struct{ importer, what, why string }{
 	{"internal/store/storetest", "./locker ./locker/lockertest ./internal/store", "the laws test Stores, and Lockers on top of Stores"},
 
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker", "an adapter turns a request, a task or a transaction into a Rule and runs it"},
-	{"httplock ginlock grpclock asynqlock sqllock", "./locker/key", "all adapters share the grammar of keys"},
+	{"httplock grpclock asynqlock", "./locker/key", "a key is a text, and programs make keys of their own"},
+	{"httplock grpclock asynqlock locker/key", "./internal/template", "all adapters share the grammar of keys, and keys of programs have its encoding"},
 	{"httplock ginlock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
 	{"httplock ginlock", "./internal/framework", "a key must contain what the framework's handler reads; a request carries the framework's context"},

@@ -18,7 +18,7 @@ var mayRequire = map[string]string{
 	"github.com/gin-gonic/gin":        "ginlock's framework",
 	"github.com/hibiken/asynq":        "asynqlock's framework",
 	"github.com/robfig/cron/v3":       "the schedules of asynq, which brings it",
-	"golang.org/x/text":               "locker/key's filter |nfc; gin and grpc require it anyway",
+	"golang.org/x/text":               "internal/template's filter |nfc; gin and grpc require it anyway",
 	"go.opentelemetry.io/otel":        "otel's API: attributes, codes, the global providers",
 	"go.opentelemetry.io/otel/metric": "otel's API: the histogram",
 	"go.opentelemetry.io/otel/trace":  "otel's API: spans",

@@ -6,9 +6,7 @@
 //	order:{param.id|int}:{header.X-Tenant}
 //
 // A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. The adapter defines the
-// sources. [Join] and [Part] make the same text for a name that has a special character:
-//
-//	key.Join("order", key.Part("claim", "https://shop.example/tenant|id"))
+// sources. In a name, write %25, %7B, %7D and %7C for '%', '{', '}' and '|'.
 //
 // A program that makes a key by hand calls [Of], which encodes values as templates do:
 //
@@ -19,11 +17,11 @@
 // Different values make different keys, whatever a client sends. Two parts have a ':' between them.
 // In values, the bytes ':', '{', '}' and '%' and control bytes are percent-encoded. So "a:b" and
 // "c" never make the same key as "a" and "b:c". A brace in a value cannot choose the cluster node
-// of the lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its
+// of the lock. A value that is longer than 64 bytes when encoded is replaced by '~' and its
 // SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a hash.
 //
 // The same values make the same key in every process and in every version. An empty part is refused
-// with an [Error] that names the part, because all requests with an empty part would share the lock
+// with an error that names the part, because all requests with an empty part would share the lock
 // "order:".
 //
 // # One spelling for one identity
@@ -38,30 +36,23 @@
 //	{body.name|nfc}      Unicode's normal form C
 //	{param.slug|text}    the text as it is: each spelling is an identity of its own
 //
-// A value that the filter cannot read, such as "x", " 42", "4_2" or "0x2a" for int, is refused with
-// an [Error]. The program must read the same identity: |int is what strconv.Atoi reads, in base 10.
-// Filters run from left to right.
+// A value that the filter cannot read, such as "x", " 42", "4_2" or "0x2a" for int, is refused. The
+// program must read the same identity: |int is what strconv.Atoi reads, in base 10. Filters run
+// from left to right.
 //
 // If the work must take effect once, every spelling would do it again. So adapters refuse a rule
 // with OnceFor when the program starts, unless each part that a client chooses has such a filter.
-// See [Template.CheckSpelling].
 //
 // # What must stay private
 //
 // Every program that can read Redis can read the keys. A part that ends with |hmac, such as
-// {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under [Grammar.Secret].
-// All processes need the same secret. While a secret is being replaced, processes with different
-// secrets lock different keys.
+// {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under the secret of the
+// adapter (WithSecret). All processes need the same secret. While a secret is being replaced,
+// processes with different secrets lock different keys.
 //
 // # Several keys
 //
 // A part whose name has the step "*" stands for several values, if its source supports lists. For
-// example, stock:{body.items.*.sku} makes a key for each item of a basket. [Template.Keys] returns
-// the keys of a request for all keys of one rule, to be locked together by locker.RunAll.
-//
-// # For adapters
-//
-// A [Grammar] has the sources of one kind of request. Its method Compile reads the keys of a rule
-// once, when the program starts, and returns a [Template]. The Template makes the keys of each
-// request.
+// example, stock:{body.items.*.sku} makes a key for each item of a basket. The adapter locks all
+// keys of a request together, with locker.RunAll.
 package key

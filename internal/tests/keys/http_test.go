@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/contrib/fiberlock"
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -59,7 +59,7 @@ func readBody(path string, bind func(any) error) [][]string {
 	case "number":
 		var to numbered
 		err := bind(&to)
-		text, inexact := key.Format(to.Sku)
+		text, inexact := template.Format(to.Sku)
 		return bound(cmp.Or(err, inexact), text) // a float64 has lost digits of a large number
 	default:
 		var to basket

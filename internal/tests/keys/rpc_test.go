@@ -18,8 +18,8 @@ import (
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/key"
 )
 
 // rpcTemplates has a key for each source. The name of the key is the source.
@@ -60,7 +60,7 @@ func readClaim(ctx context.Context) [][]string {
 	case float64:
 		return [][]string{one(strconv.FormatFloat(sub+0, 'f', -1, 64))} // -0 and 0 are one number
 	}
-	text, _ := key.Format(claims["sub"])
+	text, _ := template.Format(claims["sub"])
 	return [][]string{one(text)}
 }
 

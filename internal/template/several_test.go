@@ -1,4 +1,4 @@
-package key_test
+package template_test
 
 import (
 	"errors"
@@ -7,23 +7,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/latchkit/latchkit/locker/key"
+	"github.com/latchkit/latchkit/internal/template"
 )
 
 func TestAPartWithAStarMakesAKeyForEachValue(t *testing.T) {
-	template := compile(t, "stock:{field.shop}:{list.items.*|lower}", nil)
-	if !template.Several() || !template.Parts()[1].Several || template.Parts()[0].Several {
-		t.Errorf("%+v", template.Parts())
+	compiled := compile(t, "stock:{field.shop}:{list.items.*|lower}", nil)
+	if !compiled.Several() || !compiled.Parts()[1].Several || compiled.Parts()[0].Several {
+		t.Errorf("%+v", compiled.Parts())
 	}
-	got, err := template.Keys(t.Context(), request{"shop": "a:b", "items.*": "pen,Book,pen,book,ink"})
+	got, err := compiled.Keys(t.Context(), request{"shop": "a:b", "items.*": "pen,Book,pen,book,ink"})
 	if want := []string{"stock:a%3Ab:book", "stock:a%3Ab:ink", "stock:a%3Ab:pen"}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, %v, want %q", got, err, want)
 	}
 }
 
 func TestSeveralKeysThatCannotBeMade(t *testing.T) {
-	template := compile(t, "stock:{list.items.*|int}", nil)
-	many := make([]string, key.MaxKeys+1)
+	compiled := compile(t, "stock:{list.items.*|int}", nil)
+	many := make([]string, template.MaxKeys+1)
 	for i := range many {
 		many[i] = fmt.Sprint(i)
 	}
@@ -34,12 +34,12 @@ func TestSeveralKeysThatCannotBeMade(t *testing.T) {
 		"torn":                  "the page is torn",
 		strings.Join(many, ","): "a request can lock at most 100 keys",
 	} {
-		_, err := template.Keys(t.Context(), request{"items.*": value})
-		if _, ok := errors.AsType[*key.Error](err); !ok || !strings.Contains(err.Error(), says) {
+		_, err := compiled.Keys(t.Context(), request{"items.*": value})
+		if _, ok := errors.AsType[*template.Error](err); !ok || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v, want %s", value, err, says)
 		}
 	}
-	if keys, err := template.Keys(t.Context(), request{"items.*": strings.Join(many[1:], ",")}); err != nil || len(keys) != key.MaxKeys {
+	if keys, err := compiled.Keys(t.Context(), request{"items.*": strings.Join(many[1:], ",")}); err != nil || len(keys) != template.MaxKeys {
 		t.Errorf("%d keys, %v", len(keys), err)
 	}
 }
@@ -57,13 +57,13 @@ func TestTheKeysOfOneRule(t *testing.T) {
 	if want := []string{"cart:7", "stock:ink", "stock:pen"}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, %v, want %q", got, err, want)
 	}
-	if _, err := ts.Keys(t.Context(), request{"items.*": "pen", "gift": "x"}); !errors.Is(err, key.ErrMissing) {
+	if _, err := ts.Keys(t.Context(), request{"items.*": "pen", "gift": "x"}); !errors.Is(err, template.ErrMissing) {
 		t.Error(err)
 	}
 	if one, err := g.Compile("cart:{field.cart}"); err != nil || one.Several() {
 		t.Error(one, err)
 	}
-	for says, keys := range map[string][]key.Key{
+	for says, keys := range map[string][]template.Key{
 		"there is no key": nil, "keep one": {"a", "b", "a"}, "is empty": {"a", ""},
 	} {
 		if _, err := g.Compile(keys...); err == nil || !strings.Contains(err.Error(), says) {
@@ -92,8 +92,8 @@ func TestSeveralKeysAreNotOne(t *testing.T) {
 }
 
 func TestAStarIsANameWhereASourceHasNoLists(t *testing.T) {
-	template := compile(t, "a:{field.x.*}", nil)
-	if got, err := template.Key(t.Context(), request{"x.*": "7"}); err != nil || got != "a:7" || template.Several() {
+	compiled := compile(t, "a:{field.x.*}", nil)
+	if got, err := compiled.Key(t.Context(), request{"x.*": "7"}); err != nil || got != "a:7" || compiled.Several() {
 		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -1,4 +1,4 @@
-package key_test
+package template_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker/key"
 )
 
@@ -22,23 +23,23 @@ type request map[string]string
 var errTorn = errors.New("the page is torn")
 
 // grammar returns a Grammar with the parts {field.NAME}, {list.NAME}, {who} and {torn}.
-func grammar(secret []byte) key.Grammar[request] {
-	return key.Grammar[request]{Secret: secret, Sources: map[string]key.Source[request]{
-		"field": {Noun: "form field", Bind: func(name string) (key.Read[request], error) {
+func grammar(secret []byte) template.Grammar[request] {
+	return template.Grammar[request]{Secret: secret, Sources: map[string]template.Source[request]{
+		"field": {Noun: "form field", Bind: func(name string) (template.Read[request], error) {
 			if name == "forbidden" {
 				return nil, errors.New("nobody may lock on that; write {field.id}")
 			}
 			return func(_ context.Context, r request) (string, error) { return r[name], nil }, nil
 		}},
-		"who": {Alone: true, Bind: func(string) (key.Read[request], error) {
+		"who": {Alone: true, Bind: func(string) (template.Read[request], error) {
 			return func(context.Context, request) (string, error) { return "ann", nil }, nil
 		}},
 		"list": {
 			Noun: "list",
-			Bind: func(name string) (key.Read[request], error) {
+			Bind: func(name string) (template.Read[request], error) {
 				return func(_ context.Context, r request) (string, error) { return r[name], nil }, nil
 			},
-			BindAll: func(name string) (key.ReadAll[request], error) {
+			BindAll: func(name string) (template.ReadAll[request], error) {
 				return func(_ context.Context, r request) ([]string, error) {
 					if r[name] == "torn" {
 						return nil, errTorn
@@ -50,19 +51,19 @@ func grammar(secret []byte) key.Grammar[request] {
 				}, nil
 			},
 		},
-		"torn": {Noun: "page", Alone: true, Bind: func(string) (key.Read[request], error) {
+		"torn": {Noun: "page", Alone: true, Bind: func(string) (template.Read[request], error) {
 			return func(context.Context, request) (string, error) { return "", errTorn }, nil
 		}},
 	}}
 }
 
-func compile(t testing.TB, k key.Key, secret []byte) *key.Template[request] {
+func compile(t testing.TB, k template.Key, secret []byte) *template.Template[request] {
 	t.Helper()
-	template, err := grammar(secret).Compile(k)
+	compiled, err := grammar(secret).Compile(k)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return template
+	return compiled
 }
 
 func hashed(sum []byte) string { return "~" + base64.RawURLEncoding.EncodeToString(sum) }
@@ -75,10 +76,10 @@ func sha(text string) string {
 // These keys must never change, because another version of latchkit, or another program, makes the
 // same keys.
 func TestKeysAreEncoded(t *testing.T) {
-	long := strings.Repeat("x", key.MaxValue+1)
+	long := strings.Repeat("x", template.MaxValue+1)
 	colons := strings.Repeat(":", 22) // 66 bytes when the colons are encoded
 	for _, tc := range []struct {
-		key  key.Key
+		key  template.Key
 		a, b string
 		want string
 	}{
@@ -106,38 +107,38 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 	secret := []byte("0123456789abcdef")
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("ann@example.org"))
-	template := compile(t, "mailbox:{field.mail|hmac}:{field.box}", secret)
+	compiled := compile(t, "mailbox:{field.mail|hmac}:{field.box}", secret)
 	secret[0] = 'x' // the caller may change its slice after the call
 	for range 2 {
-		got, err := template.Key(t.Context(), request{"mail": "ann@example.org", "box": "in"})
+		got, err := compiled.Key(t.Context(), request{"mail": "ann@example.org", "box": "in"})
 		if want := "mailbox:" + hashed(mac.Sum(nil)) + ":in"; err != nil || got != want {
 			t.Errorf("%q, %v, want %q", got, err, want)
 		}
 	}
-	if refs := template.Parts(); len(refs) != 2 || refs[0] != (key.Ref{Key: "mailbox:{field.mail|hmac}:{field.box}", Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
+	if refs := compiled.Parts(); len(refs) != 2 || refs[0] != (template.Ref{Key: "mailbox:{field.mail|hmac}:{field.box}", Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
 		t.Errorf("%+v", refs)
 	}
 }
 
 func TestTypedPartsAreTheSameAsTheText(t *testing.T) {
-	for _, tc := range []struct{ got, want key.Key }{
-		{key.Join("order", key.Part("field", "id")), "order:{field.id}"},
-		{key.Join(key.Part("who", ""), key.HMAC(key.Part("field", "mail"))), "{who}:{field.mail|hmac}"},
-		{key.Join("order", key.Part("field", "a}|{%25b")), "order:{field.a%7D%7C%7B%2525b}"},
+	for _, tc := range []struct{ got, want template.Key }{
+		{template.Join("order", template.Part("field", "id")), "order:{field.id}"},
+		{template.Join(template.Part("who", ""), template.HMAC(template.Part("field", "mail"))), "{who}:{field.mail|hmac}"},
+		{template.Join("order", template.Part("field", "a}|{%25b")), "order:{field.a%7D%7C%7B%2525b}"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%q, want %q", tc.got, tc.want)
 		}
 	}
 	odd := "a}|{%25b" // a name with bytes that have a meaning in a template
-	got, err := compile(t, key.Join("order", key.Part("field", odd)), nil).Key(t.Context(), request{odd: "42"})
+	got, err := compile(t, template.Join("order", template.Part("field", odd)), nil).Key(t.Context(), request{odd: "42"})
 	if err != nil || got != "order:42" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
 
 func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
-	for k, says := range map[key.Key]string{
+	for k, says := range map[template.Key]string{
 		"order:{field.id}":           `the request lacks the form field "id"`,
 		"order:{field.id|hmac}":      `the request lacks the form field "id"`,
 		"order:{who}:{field.id}:new": `the request lacks the form field "id"`,
@@ -147,33 +148,33 @@ func TestAPartThatIsEmptyOrUnusableIsNamed(t *testing.T) {
 		if err == nil || err.Error() != says {
 			t.Errorf("%s: %v, want %s", k, err, says)
 		}
-		want := key.ErrMissing
+		want := template.ErrMissing
 		if strings.Contains(string(k), "torn") {
 			want = errTorn
 		}
-		if e, ok := errors.AsType[*key.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
+		if e, ok := errors.AsType[*template.Error](err); !ok || !errors.Is(err, want) || e.Part.Source == "" {
 			t.Errorf("%s: %#v", k, err)
 		}
 	}
 }
 
 func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
-	for k, says := range map[key.Key]string{
-		"":                                "is empty; name what is locked",
-		"order:{field.id":                 "has a '{' without a '}'",
-		"order:field.id}":                 "has a '}' without a '{'",
-		"{{order}}:{field.id}":            "has the part {{order}; write {field.NAME}, {list.NAME}, {torn} or {who}",
-		"order:{id}":                      "has the part {id}; write {field.id}, {list.id}, {torn} or {who}",
-		"order:{who.else}":                "has the part {who.else}; write {who}, which takes no name",
-		"order:{field.id|md5}":            "has the filter |md5, which is unknown or in the wrong place; write |int,",
-		"order:{field.id|hmac|int}":       "has the filter |hmac, which is unknown or in the wrong place",
-		"order:{field.id|hmac}":           "there is no secret for its HMAC",
-		"order:{field.forbidden}":         "has the part {field.forbidden}: nobody may lock on that",
-		key.HMAC("order"):                 "has the filter |hmac without a part",
-		"{field.a}{field.b}":              "has no ':' between two parts",
-		"latchkit:{field.a}":              "is reserved for the locks' own data",
-		key.Key(strings.Repeat("x", 449)): "can become 449 bytes long, and at most 448 are allowed",
-		"a:{list.x.*}:{list.y.*}":         "has two parts that stand for several values",
+	for k, says := range map[template.Key]string{
+		"":                                     "is empty; name what is locked",
+		"order:{field.id":                      "has a '{' without a '}'",
+		"order:field.id}":                      "has a '}' without a '{'",
+		"{{order}}:{field.id}":                 "has the part {{order}; write {field.NAME}, {list.NAME}, {torn} or {who}",
+		"order:{id}":                           "has the part {id}; write {field.id}, {list.id}, {torn} or {who}",
+		"order:{who.else}":                     "has the part {who.else}; write {who}, which takes no name",
+		"order:{field.id|md5}":                 "has the filter |md5, which is unknown or in the wrong place; write |int,",
+		"order:{field.id|hmac|int}":            "has the filter |hmac, which is unknown or in the wrong place",
+		"order:{field.id|hmac}":                "there is no secret for its HMAC",
+		"order:{field.forbidden}":              "has the part {field.forbidden}: nobody may lock on that",
+		template.HMAC("order"):                 "has the filter |hmac without a part",
+		"{field.a}{field.b}":                   "has no ':' between two parts",
+		"latchkit:{field.a}":                   "is reserved for the locks' own data",
+		template.Key(strings.Repeat("x", 449)): "can become 449 bytes long, and at most 448 are allowed",
+		"a:{list.x.*}:{list.y.*}":              "has two parts that stand for several values",
 	} {
 		if _, err := grammar(nil).Compile(k); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q", k, err, says)
@@ -182,10 +183,10 @@ func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 	if _, err := grammar([]byte("short")).Compile("order"); err == nil || !strings.Contains(err.Error(), "the secret has 5 bytes; give at least 16 random ones") {
 		t.Error(err)
 	}
-	if _, err := (key.Grammar[request]{}).Compile("order:{who}"); err == nil || !strings.Contains(err.Error(), "literal text only") {
+	if _, err := (template.Grammar[request]{}).Compile("order:{who}"); err == nil || !strings.Contains(err.Error(), "literal text only") {
 		t.Error(err)
 	}
-	for _, k := range []key.Key{"order", "a:{field.user.id}", "a:{field.a:b}", key.Key(strings.Repeat(":{who}", 6))} {
+	for _, k := range []template.Key{"order", "a:{field.user.id}", "a:{field.a:b}", template.Key(strings.Repeat(":{who}", 6))} {
 		if _, err := grammar(nil).Compile(k); err != nil {
 			t.Error(err)
 		}
@@ -193,7 +194,7 @@ func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 }
 
 func TestTheNameIsTheProgramsOwnText(t *testing.T) {
-	for k, want := range map[key.Key]string{
+	for k, want := range map[template.Key]string{
 		"order:{field.id}": "order", "order:all:{field.id}": "order", "{field.id}:order": "lock", "nightly": "lock", ":{who}": "lock", "a{who}:b": "lock",
 	} {
 		if got := compile(t, k, nil).Name(); got != want {
@@ -217,12 +218,12 @@ func TestAValueHasOneText(t *testing.T) {
 		{json.Number("42"), "42"}, {json.Number("42.0"), "42"}, {json.Number("4.2e1"), "42"}, {json.Number("-0"), "0"}, {json.Number("-0.0"), "0"},
 		{json.Number("0.50"), "0.5"}, {json.Number("123456789012345678901234567890"), "123456789012345678901234567890"},
 	} {
-		if got, err := key.Format(tc.value); err != nil || got != tc.want {
+		if got, err := template.Format(tc.value); err != nil || got != tc.want {
 			t.Errorf("%T %v is %q, %v, want %q", tc.value, tc.value, got, err, tc.want)
 		}
 	}
 	for _, value := range []any{[]string{"a"}, map[string]any{}, struct{}{}, math.NaN(), math.Inf(1), 1e300, json.Number("1e300"), json.Number("1e999"), json.Number("9007199254740993.0")} {
-		if got, err := key.Format(value); err == nil {
+		if got, err := template.Format(value); err == nil {
 			t.Errorf("%T %v is %q", value, value, got)
 		}
 	}
@@ -238,14 +239,14 @@ func FuzzKeysAreInjective(f *testing.F) {
 	} {
 		f.Add(s[0], s[1], s[2], s[3])
 	}
-	var templates []*key.Template[request]
-	for _, k := range []key.Key{"t:{field.a}:{field.b}", "{field.a}:{field.b}", "t{field.a}~:~{field.b}t", "t:{field.a|hmac}:{field.b}"} {
+	var templates []*template.Template[request]
+	for _, k := range []template.Key{"t:{field.a}:{field.b}", "{field.a}:{field.b}", "t{field.a}~:~{field.b}t", "t:{field.a|hmac}:{field.b}"} {
 		templates = append(templates, compile(f, k, bytes.Repeat([]byte("s"), 32)))
 	}
 	f.Fuzz(func(t *testing.T, a1, b1, a2, b2 string) {
-		for _, template := range templates {
-			k1, err1 := template.Key(t.Context(), request{"a": a1, "b": b1})
-			k2, err2 := template.Key(t.Context(), request{"a": a2, "b": b2})
+		for _, compiled := range templates {
+			k1, err1 := compiled.Key(t.Context(), request{"a": a1, "b": b1})
+			k2, err2 := compiled.Key(t.Context(), request{"a": a2, "b": b2})
 			if (err1 != nil) != (a1 == "" || b1 == "") {
 				t.Errorf("%q and %q: %v", a1, b1, err1)
 			}
@@ -253,10 +254,10 @@ func FuzzKeysAreInjective(f *testing.F) {
 				continue
 			}
 			if (k1 == k2) != (a1 == a2 && b1 == b2) {
-				t.Errorf("%q: (%q, %q) is %q, (%q, %q) is %q", template, a1, b1, k1, a2, b2, k2)
+				t.Errorf("%q: (%q, %q) is %q, (%q, %q) is %q", compiled, a1, b1, k1, a2, b2, k2)
 			}
-			if len(k1) > key.MaxKey || strings.ContainsAny(k1, "{}\x00\r\n\x7f") || strings.Count(k1, ":") != strings.Count(template.String(), ":") {
-				t.Errorf("%q made the key %q", template, k1)
+			if len(k1) > template.MaxKey || strings.ContainsAny(k1, "{}\x00\r\n\x7f") || strings.Count(k1, ":") != strings.Count(compiled.String(), ":") {
+				t.Errorf("%q made the key %q", compiled, k1)
 			}
 		}
 	})
@@ -268,20 +269,49 @@ func FuzzCompile(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		template, err := grammar(bytes.Repeat([]byte("s"), 16)).Compile(key.Key(text))
+		compiled, err := grammar(bytes.Repeat([]byte("s"), 16)).Compile(template.Key(text))
 		if err != nil {
 			return
 		}
 		full := make(request)
-		for _, ref := range template.Parts() {
+		for _, ref := range compiled.Parts() {
 			full[ref.Name] = "v"
 		}
-		k, err := template.Key(t.Context(), full)
-		if e, ok := errors.AsType[*key.Error](err); ok && !errors.Is(err, key.ErrMissing) && (errors.Is(err, errTorn) || e.Part.Filters != "") {
+		k, err := compiled.Key(t.Context(), full)
+		if e, ok := errors.AsType[*template.Error](err); ok && !errors.Is(err, template.ErrMissing) && (errors.Is(err, errTorn) || e.Part.Filters != "") {
 			return
 		}
-		if err != nil || k == "" || len(k) > key.MaxKey || strings.ContainsAny(k, "{}") || strings.HasPrefix(k, "latchkit:") {
+		if err != nil || k == "" || len(k) > template.MaxKey || strings.ContainsAny(k, "{}") || strings.HasPrefix(k, "latchkit:") {
 			t.Errorf("%q made %q, %v", text, k, err)
 		}
 	})
+}
+
+// The same values must lead to the same key in Of and in a route's template.
+func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		values []any
+		want   string
+	}{
+		{"order", []any{"acme", 42}, "order:acme:42"},
+		{"order", []any{"a:b", "c"}, "order:a%3Ab:c"},
+		{"order", []any{"a", "b:c"}, "order:a:b%3Ac"},
+		{"order:v1", []any{true, 1.0, int64(7)}, "order:v1:true:1:7"},
+		{"nightly", nil, "nightly"},
+		{"order", []any{strings.Repeat("x", 65)}, "order:" + sha(strings.Repeat("x", 65))},
+	} {
+		got, err := key.Make(tc.name, tc.values...)
+		if err != nil || got != tc.want || key.Of(tc.name, tc.values...) != tc.want {
+			t.Errorf("%v: %q, %v, want %q", tc.values, got, err, tc.want)
+		}
+		text, in := tc.name, make(request)
+		for i, value := range tc.values {
+			text += fmt.Sprintf(":{field.%d}", i)
+			in[fmt.Sprint(i)], _ = template.Format(value)
+		}
+		if same, err := compile(t, template.Key(text), nil).Key(t.Context(), in); err != nil || same != tc.want {
+			t.Errorf("the template %q makes %q, %v", text, same, err)
+		}
+	}
 }

@@ -1,4 +1,7 @@
-package key
+// Package template makes the keys of requests from the templates that package key describes. An
+// adapter has a [Grammar] with the sources of its requests. Compile reads the keys of a rule once,
+// when the program starts, and returns a [Template], which makes the keys of each request.
+package template
 
 import (
 	"cmp"
@@ -19,8 +22,8 @@ const (
 	MaxKey = 448
 )
 
-// reserved is the prefix of the names of latchkit's own data.
-const reserved = "latchkit:"
+// Reserved is the prefix of the names of latchkit's own data.
+const Reserved = "latchkit:"
 
 // A Grammar defines the parts of keys for requests of type T. Its zero value knows no parts, only
 // literal text.
@@ -123,8 +126,8 @@ func (g Grammar[T]) parse(l *line[T]) error {
 	switch {
 	case text == "":
 		return fmt.Errorf("is empty; name what is locked, such as \"order\" and a part")
-	case strings.HasPrefix(text, reserved):
-		return fmt.Errorf("starts with %q, which is reserved for the locks' own data; choose another beginning", reserved)
+	case strings.HasPrefix(text, Reserved):
+		return fmt.Errorf("starts with %q, which is reserved for the locks' own data; choose another beginning", Reserved)
 	case longest > MaxKey:
 		return fmt.Errorf("can become %d bytes long, and at most %d are allowed; use fewer parts, at most %d bytes each, or less text",
 			longest, MaxKey, MaxValue)

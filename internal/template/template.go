@@ -1,4 +1,4 @@
-package key
+package template
 
 import (
 	"context"
@@ -201,7 +201,7 @@ func (l *line[T]) append(key []byte, ctx context.Context, m *mac, request T, val
 		if p.ref.HMAC {
 			key = m.appendSum(key, text)
 		} else {
-			key = appendValue(key, text)
+			key = AppendValue(key, text)
 		}
 	}
 	return append(key, l.tail...), nil
@@ -258,9 +258,9 @@ var special = func() (table [256]bool) {
 	return table
 }()
 
-// appendValue appends the encoded value to key, or its hash if the encoded value would be too long.
+// AppendValue appends the encoded value to key, or its hash if the encoded value would be too long.
 // Two different values never get the same encoding, apart from collisions of SHA-256.
-func appendValue(key []byte, value string) []byte {
+func AppendValue(key []byte, value string) []byte {
 	if len(value) <= MaxValue {
 		start := len(key)
 		for i := range len(value) {
