@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,25 @@ func TestLsAndShow(t *testing.T) {
 	}
 }
 
+// listeningReader acquires key for a reader, until the key has n readers whose process listens. On a
+// busy machine, a reader that comes before the subscription of its process stays without.
+func listeningReader(t *testing.T, l locker.Locker, nodes []string, key string, n int) (lease *locker.Lease) {
+	t.Helper()
+	locktest.Eventually(t, fmt.Sprintf("%d readers listen", n), func() bool {
+		lease = locktest.Acquire(t, l, locker.Rule{Key: key, Mode: locker.Shared})
+		var each struct{ Reading []readerJSON }
+		if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", key, "--json").out), &each); err != nil {
+			t.Fatal(err)
+		}
+		if len(each.Reading) == n && !slices.ContainsFunc(each.Reading, func(r readerJSON) bool { return r.Process == 0 }) {
+			return true
+		}
+		locktest.Release(t, lease)
+		return false
+	})
+	return lease
+}
+
 // ls names each kind of holder, and sorts its lines.
 func TestLsOfEveryKind(t *testing.T) {
 	t.Parallel()
@@ -74,8 +94,7 @@ func TestLsOfEveryKind(t *testing.T) {
 	s := site{nodes: nodes, direct: []*redis.Client{c}, locker: func(t *testing.T) *locker.Engine { return locktest.Single(t, server.Client(t)) }}
 	s.lockedAndWaitedFor(t, "busy")
 	readers := locktest.ReadWrite(t, server.Client(t))
-	read := locktest.Acquire(t, readers, locker.Rule{Key: "shared", Mode: locker.Shared})
-	defer locktest.Release(t, read)
+	defer locktest.Release(t, listeningReader(t, readers, nodes, "shared", 1))
 	kept := locktest.Acquire(t, readers, locker.Rule{Key: "kept", KeepFor: time.Minute, TTL: time.Minute})
 	locktest.Release(t, kept)
 	if err := c.Set(t.Context(), "theirs", "redsync-value", time.Minute).Err(); err != nil {
@@ -95,8 +114,7 @@ func TestLsOfEveryKind(t *testing.T) {
 	}
 	checkContains(t, exits(t, 0, nodes, "show", "shared").out, "shared by readers, with 1 leases")
 	another := locktest.ReadWrite(t, server.Client(t))
-	alsoRead := locktest.Acquire(t, another, locker.Rule{Key: "shared", Mode: locker.Shared})
-	defer locktest.Release(t, alsoRead)
+	defer locktest.Release(t, listeningReader(t, another, nodes, "shared", 2))
 	two := exits(t, 0, nodes, "show", "shared").out
 	checkContains(t, two, "shared by readers, with 2 leases", "READER  PROCESS  LEFT", "\n1       1        ", "\n2       2        ")
 	var each struct{ Reading []readerJSON }
