@@ -3,6 +3,8 @@
 //
 //	go install github.com/latchkit/latchkit/cmd/latchctl@latest
 //	latchctl --help
+//
+// Experimental: a minor version may change the output. See "Stability" in the README.
 package main
 
 import (

@@ -18,6 +18,8 @@
 //
 // Use cronlock when a schedule of robfig/cron names the times: each tick runs in one process, even
 // if clocks differ. For other jobs, see "A leader, a cron tick, a schedule" in docs/choosing.md.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package cronlock
 
 import (

@@ -15,6 +15,8 @@
 //
 // To shut down, call Drain of the Locker beside Shutdown of Echo, then Close of the Locker. Echo 5
 // needs no package of its own: TestEchoFiveGoesThroughHTTPLock connects it to httplock.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package echolock
 
 import (

@@ -22,6 +22,8 @@
 // Rule's EndAfter limit the wait and the work.
 //
 // To shut down, call Drain of the Locker beside app.ShutdownWithContext, then Close of the Locker.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package fiberlock
 
 import (

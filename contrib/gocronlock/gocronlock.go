@@ -19,6 +19,8 @@
 //
 // Use gocronlock when the program uses gocron already; otherwise use contrib/cronlock. "A leader, a
 // cron tick, a schedule" in docs/choosing.md compares them with leaders and plain Rules.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package gocronlock
 
 import (

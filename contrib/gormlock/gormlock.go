@@ -12,6 +12,8 @@
 // The function gets a complete *gorm.DB. [sqllock.ClaimFromContext] returns the claim. Do commits
 // and rolls back, so Commit and Rollback of this *gorm.DB only return an error. After a Rollback,
 // Do commits nothing. Return the errors of statements: see [sqllock.Tx].
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package gormlock
 
 import (

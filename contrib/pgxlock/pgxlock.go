@@ -16,6 +16,8 @@
 //
 // A transaction costs no more round trips than without a lock. BEGIN is sent together with the
 // claim. COMMIT is sent together with the proof that the transaction is still open.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package pgxlock
 
 import (

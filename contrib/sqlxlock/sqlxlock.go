@@ -14,6 +14,8 @@
 // driver. Do commits and rolls back, so do not call Commit or Rollback.
 // [sqllock.ClaimFromContext] returns the claim. For a transaction that other code began, call the
 // method InTx with the *sql.Tx that is in the *sqlx.Tx.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package sqlxlock
 
 import (

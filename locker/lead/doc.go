@@ -17,4 +17,6 @@
 //
 // Use lead when a loop runs all the time in one process. For jobs at a time, use contrib/cronlock:
 // "A leader, a cron tick, a schedule" in docs/choosing.md compares all ways.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package lead

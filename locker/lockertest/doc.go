@@ -30,4 +30,6 @@
 // for each place where a lease can be lost, and fails if the work goes on.
 //
 // [Recorder] is an Observer that records what happened.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package lockertest

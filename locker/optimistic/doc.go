@@ -16,4 +16,6 @@
 // work of all other callers useless. Then a lock is faster, and serves its callers in order.
 // Work that has effects outside the key needs a lock, because the function may run several
 // times.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package optimistic

@@ -1,5 +1,7 @@
 // Package polling makes Lockers on clients of github.com/bsm/redislock. Only programs that import
 // this package link redislock.
+//
+// Experimental: a minor version may change this package. See "Stability" in the README.
 package polling
 
 import (
