@@ -2,8 +2,8 @@
 //
 //	c := cron.New()
 //	_, err := cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
-//		return makeReport(ctx) // ctx ends if the lock is lost
-//	})
+//		return makeReport(ctx, cronlock.Planned(ctx)) // ctx ends if the lock is lost
+//	}, cronlock.WithMakeUp(10*time.Minute))
 //	c.Start()
 //
 // All processes add the same job, with the same name. Each tick has a key of its own, such as
@@ -136,8 +136,20 @@ func (e *entry) run(tick time.Time) error {
 		if e.interval == 0 && time.Since(tick) >= e.maxAge() {
 			return errLate
 		}
-		return e.job(ctx)
+		return e.job(context.WithValue(ctx, planned{}, tick.UTC()))
 	})
+}
+
+// planned is the key of the time of a tick in the context of a job.
+type planned struct{}
+
+// Planned returns the scheduled time of the tick for which a job of [Once] runs, in UTC. It is the
+// same in all processes, and in a run that makes up for a dead process, so take the date of a
+// nightly job from it. With "@every", it is the time at which the run began. For another context, it
+// is the zero time.
+func Planned(ctx context.Context) time.Time {
+	tick, _ := ctx.Value(planned{}).(time.Time)
+	return tick
 }
 
 // rules returns the rules for the locks of a tick. Each rule has one holder, on every Locker.

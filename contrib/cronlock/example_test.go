@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-func makeReport(context.Context) error { return nil }
+func makeReport(context.Context, time.Time) error { return nil }
 
 func Example() {
 	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
@@ -21,7 +21,7 @@ func Example() {
 	}
 	c := cron.New()
 	_, err = cronlock.Once(c, l, "0 3 * * *", "report", func(ctx context.Context) error {
-		return makeReport(ctx) // ctx ends if the lock is lost
+		return makeReport(ctx, cronlock.Planned(ctx)) // ctx ends if the lock is lost
 	}, cronlock.WithMakeUp(10*time.Minute))
 	if err != nil {
 		log.Fatal(err)

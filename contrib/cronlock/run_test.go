@@ -34,6 +34,9 @@ func inEntry(t *testing.T, test func(t *testing.T, e *entry, ran *[]string)) {
 		e.job = func(ctx context.Context) error {
 			lease, _ := locker.FromContext(ctx)
 			ran = append(ran, lease.Key())
+			if key := e.keyOf(Planned(ctx)); e.interval == 0 && key != lease.Key() {
+				t.Errorf("a job with the planned time of %s ran under the key %s", key, lease.Key())
+			}
 			return nil
 		}
 		e.ticks.Schedule = schedule
