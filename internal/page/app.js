@@ -189,6 +189,7 @@
     g.textBaseline = "middle";
     g.fillStyle = paint.grid;
     for (let ago = step; ago <= windowMs; ago += step) g.fillRect(x(now - ago), 0, 1, h);
+    const labels = [];
     slot.bars = [];
     if (!l) return;
     const bars = [...l.past, ...l.bars.values()].filter(b => !b.to || b.to > now - windowMs);
@@ -221,14 +222,13 @@
       const label = named ? (fence ? `fence ${short(l, fence)}` : "") : fence ? `${b.who}  ·  fence ${fence}` : b.who || "";
       if (!b.pauses.length && label) {
         const wide = g.measureText(label).width;
-        if (wide + 8 < width) {
-          if (b.kind !== "hold") {
-            g.fillStyle = paint.card;
-            g.fillRect(from + 2, y + 2, wide + 6, height - 4);
-          }
-          g.fillStyle = b.kind === "hold" ? paint.card : paint.ink;
+        if (wide + 8 < width) labels.push(() => {
+          const held = b.kind === "hold";
+          g.fillStyle = held ? paint.hold : paint.card;
+          g.fillRect(from + 2, y + 2, wide + 6, height - 4);
+          g.fillStyle = held ? paint.card : paint.ink;
           g.fillText(label, from + 5, y + height / 2 + .5);
-        }
+        });
       }
     }
     // The strip at the bottom has how many wait.
@@ -241,8 +241,11 @@
         if (p.n && z > 0) g.fillRect(a, base - (strip - 4) * p.n / top, Math.max(z - a, 1), (strip - 4) * p.n / top);
       });
     }
+    // Renewals hide no label, and nothing hides a refusal.
     const lastOf = {}, loud = m => m.kind === "refused" || m.kind === "kill";
-    for (const m of [...l.marks].sort((a, b) => loud(a) - loud(b))) { // nothing hides a refusal
+    const level = m => m.kind === "renew" ? 0 : loud(m) ? 2 : 1;
+    for (const m of [...l.marks].sort((a, b) => level(a) - level(b))) {
+      if (m.kind !== "renew") while (labels.length) labels.shift()();
       if (m.at < now - windowMs) continue;
       const row = rowOf(m.who), mx = Math.min(x(m.at), right - 3), y = 5 + row * rowHeight + (rowHeight - 5) / 2;
       const near = m.kind + row;
@@ -258,6 +261,7 @@
         g.fillText(text, tx, y + .5);
       }
     }
+    for (const label of labels) label();
   };
 
   const mark = (g, kind, x, y) => {
