@@ -159,24 +159,6 @@ func TestRoutesWithoutARuleAreListed(t *testing.T) {
 	}
 }
 
-func TestRulesAreDescribed(t *testing.T) {
-	got := httplock.Rules{
-		"post  /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, Idempotency: "{claim.sub}"},
-		"GET /articles/:slug":   {Key: "article:{param.slug}", ModeByMethod: true, Wait: locker.NoWait},
-		"POST /baskets":         {Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}},
-		"POST /visits":          {NoLock: true},
-	}.Describe()
-	want := `ROUTE                 LOCK                                     WAIT   TTL  ONCE    IDEMPOTENCY
-GET /articles/:slug   by method article:{param.slug}           none   -    -       -
-POST /baskets         exclusive stock:{body.items.*.sku} till  -      -    -       -
-POST /visits          none                                     -      -    -       -
-POST /orders/:id/pay  exclusive order:{param.id|int}           250ms  10s  1h0m0s  {claim.sub}
-`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
 // The stored record is looked up before the lock is taken. So a replay needs no lock, and the
 // handler finds the lease of its order, and not that of the idempotency key.
 func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {

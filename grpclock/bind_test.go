@@ -91,17 +91,6 @@ func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
 	}
 }
 
-func TestDescribeShowsTheMistakesThatBindFound(t *testing.T) {
-	rules := grpclock.FromDescriptors().With(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.nope}"}})
-	if err := bind(t, rules, theShop); err == nil {
-		t.Fatal("Bind found nothing")
-	}
-	got := rules.Describe()
-	if !strings.Contains(got, "/latchkit.shop.v1.Shop/Place   invalid") || !strings.Contains(got, `has no field "nope"`) || !strings.Contains(got, "once:{req.order_id|text}") {
-		t.Errorf("%s", got)
-	}
-}
-
 // Without a Bind, or after a Bind that failed, a server refuses every call.
 func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 	rules := grpclock.FromDescriptors()

@@ -101,10 +101,10 @@
 // # Replies
 //
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
-// ErrorInfo is [Domain], and the table shows its reasons. RetryInfo and the trailer
+// ErrorInfo is github.com/latchkit/latchkit, and the table shows its reasons. RetryInfo and the trailer
 // grpc-retry-pushback-ms have the time after which the client may retry. Without a RetryInfo, the
 // client must not retry, and the trailer is -1. gRPC's own clients obey the trailer if their retry
-// policy contains the status code: see [RetryServiceConfig]. [UnaryClientInterceptor] obeys the
+// policy, in a service config, contains the status code. [UnaryClientInterceptor] obeys the
 // RetryInfo.
 //
 //	LOCK_BUSY           ABORTED             another call holds the lock; retry

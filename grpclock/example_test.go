@@ -53,18 +53,7 @@ func ExampleFromMap() {
 	if err := rules.Bind(server); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Print(rules.Describe())
 	fmt.Println("without a lock:", len(rules.Unguarded()), "methods")
 	// Output:
-	// METHOD                         MODE       WAIT  TTL  ONCE  LOCKS
-	// /latchkit.shop.v1.Shop/Basket  no lock
-	// /latchkit.shop.v1.Shop/Fill    no lock
-	// /latchkit.shop.v1.Shop/Move    exclusive  5s    -    -     sku by a function
-	// /latchkit.shop.v1.Shop/Once    no lock
-	// /latchkit.shop.v1.Shop/Place   exclusive  none  -    -     order:{req.order_id}
-	// /latchkit.shop.v1.Shop/Read    shared     5s    -    -     order:{req.order_id}
-	// /latchkit.shop.v1.Shop/Talk    no lock
-	// /latchkit.shop.v1.Shop/Wait    no lock
-	// /latchkit.shop.v1.Shop/Watch   no lock
 	// without a lock: 6 methods
 }

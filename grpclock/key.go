@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 
 	"google.golang.org/grpc/metadata"
@@ -17,9 +16,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return a KeyFunc.
+// A KeyFunc makes the key of a call from its request. [KeyOf] returns a KeyFunc.
 type KeyFunc struct {
-	of      func(req any) ([]string, error)
+	of      func(req any) (string, error)
 	request protoreflect.FullName // the type of the request; "" where it is not known
 }
 
@@ -28,17 +27,11 @@ type KeyFunc struct {
 // missing part. The result is used as it is, without encoding: make it with [key.Of] if a client
 // can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
-	return KeysOf(func(req Request) []string { return []string{of(req)} })
-}
-
-// KeysOf is [KeyOf] for several keys: a call takes the locks of all of them together, or none. An
-// empty result is refused as a missing part.
-func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	var none Request
-	f := KeyFunc{of: func(req any) ([]string, error) {
+	f := KeyFunc{of: func(req any) (string, error) {
 		r, ok := req.(Request)
 		if !ok {
-			return nil, fmt.Errorf("the key is made of a %T, and the request is a %T", none, req)
+			return "", fmt.Errorf("the key is made of a %T, and the request is a %T", none, req)
 		}
 		return of(r), nil
 	}}
@@ -48,18 +41,16 @@ func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	return f
 }
 
-// keys makes the keys of a call with this request.
-func (f KeyFunc) keys(req any) ([]string, error) {
-	keys, err := f.of(req)
+// key makes the key of a call with this request.
+func (f KeyFunc) key(req any) (string, error) {
+	k, err := f.of(req)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
-	case len(keys) == 0 || slices.Contains(keys, ""):
-		return nil, fmt.Errorf("%w: the request makes an empty key", locker.ErrInvalidKey)
-	case len(keys) > template.MaxKeys:
-		return nil, fmt.Errorf("%w: the request names %d locks, at most %d can be taken together", locker.ErrInvalidKey, len(keys), template.MaxKeys)
+		return "", fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
+	case k == "":
+		return "", fmt.Errorf("%w: the request makes an empty key", locker.ErrInvalidKey)
 	}
-	return keys, nil
+	return k, nil
 }
 
 type (

@@ -86,10 +86,9 @@ func TestACallTakesTheLocksOfAllItsKeys(t *testing.T) {
 			want: []string{"stock:bolt", "stock:screw"}},
 		"and a key of its own": {rule: grpclock.Rule{Keys: []key.Key{"order:{req.order_id}", "stock:{req.items.*.sku}"}},
 			order: &shop.Order{OrderId: "7", Items: items}, want: []string{"order:7", "stock:bolt", "stock:screw"}},
-		"a function": {rule: grpclock.Rule{Func: grpclock.KeysOf(func(o *shop.Order) []string {
-			return []string{key.Of("b", o.GetOrderId()), key.Of("a", o.GetOrderId())}
-		})}, order: &shop.Order{OrderId: "x:y"}, want: []string{"a:x%3Ay", "b:x%3Ay"}},
-		"a function without keys": {rule: grpclock.Rule{Func: grpclock.KeysOf(func(*shop.Order) []string { return nil })},
+		"a function": {rule: grpclock.Rule{Func: grpclock.KeyOf(func(o *shop.Order) string { return key.Of("a", o.GetOrderId()) })},
+			order: &shop.Order{OrderId: "x:y"}, want: []string{"a:x%3Ay"}},
+		"a function without a key": {rule: grpclock.Rule{Func: grpclock.KeyOf(func(*shop.Order) string { return "" })},
 			order: &shop.Order{}, code: codes.InvalidArgument},
 		"no element":       {rule: grpclock.Rule{Key: "stock:{req.items.*.sku}"}, order: &shop.Order{}, code: codes.InvalidArgument},
 		"an empty element": {rule: grpclock.Rule{Key: "stock:{req.items.*.sku}"}, order: &shop.Order{Items: []*shop.Item{{Sku: "a"}, {}}}, code: codes.InvalidArgument},

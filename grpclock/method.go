@@ -30,44 +30,13 @@ type method struct {
 func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	switch {
 	case m.made.of != nil:
-		return m.made.keys(c.req)
+		k, err := m.made.key(c.req)
+		return []string{k}, err
 	case !m.keys.Several():
 		k, err := m.keys.Key(ctx, c)
 		return []string{k}, err
 	}
 	return m.keys.Keys(ctx, c)
-}
-
-// describe returns the method's row in the table of Rules.Describe. g is nil if no interceptor was
-// made.
-func (m *method) describe(g *guard) string {
-	switch {
-	case m == nil:
-		return "no lock\t\t\t\t"
-	case m.err != nil:
-		return "invalid\t\t\t\t" + m.err.Error()
-	}
-	wait, ttl := m.rule.Wait, m.rule.TTL
-	if g != nil {
-		wait, ttl = cmp.Or(wait, g.wait), cmp.Or(ttl, g.ttl)
-	}
-	locks := m.rule.Name + " by a function"
-	if m.keys != nil {
-		locks = m.keys.String()
-	}
-	row := []string{m.rule.Mode.String(), timeText(wait), timeText(ttl), timeText(m.rule.OnceFor), locks}
-	return strings.Join(row, "\t")
-}
-
-func timeText(d time.Duration) string {
-	switch d {
-	case 0:
-		return "-"
-	case locker.NoWait:
-		return "none"
-	default:
-		return d.String()
-	}
 }
 
 // describe returns the descriptor of a method, or nil when this program has no descriptor of the

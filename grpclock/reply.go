@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Domain is the domain of the ErrorInfo in the statuses of this package.
-const Domain = "github.com/latchkit/latchkit"
+// domain is the domain of the ErrorInfo in the statuses of this package.
+const domain = "github.com/latchkit/latchkit"
 
 // The reasons in an ErrorInfo, and the values of [Problem.Reason].
 const (
@@ -77,7 +77,7 @@ func (p *Problem) ErrorType() string { return p.Reason }
 // GRPCStatus returns the status for the client.
 func (p *Problem) GRPCStatus() *status.Status {
 	st := status.New(p.Code, p.Message)
-	info := &errdetails.ErrorInfo{Reason: p.Reason, Domain: Domain, Metadata: map[string]string{}}
+	info := &errdetails.ErrorInfo{Reason: p.Reason, Domain: domain, Metadata: map[string]string{}}
 	if p.Rule != "" {
 		info.Metadata["rule"] = p.Rule
 	}
@@ -177,9 +177,6 @@ func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 
 // send sets the trailer of p, and returns p.
 func (p *Problem) send(ctx context.Context) *Problem {
-	if p.RetryAfter > 0 {
-		p.RetryAfter = max(p.RetryAfter, shortestFor(ctx))
-	}
 	_ = grpc.SetTrailer(ctx, p.trailer()) // the error is ignored, because it occurs only in tests of the interceptor without a server
 	return p
 }

@@ -19,7 +19,7 @@ type Rule struct {
 	// template such as "stock:{req.items.*.sku}" makes a key for each element of a repeated field.
 	// locker.LeasesFromContext finds all leases.
 	Keys []key.Key
-	// Func is a function that makes the keys, in place of templates; see [KeyOf] and [KeysOf].
+	// Func is a function that makes the key, in place of a template; see [KeyOf].
 	Func KeyFunc
 	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
 	// first ':'; with Func, the name of the method.

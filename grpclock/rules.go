@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 
 	"google.golang.org/grpc"
 )
@@ -194,32 +192,6 @@ func (r *Rules) Unguarded() []string {
 	}
 	return names
 }
-
-// Describe returns a table of the methods that are known so far, for a review. After Bind, all
-// methods of a server are known, even if Bind has failed. If a rule leaves a time to the
-// interceptor, the table shows the interceptor's time. The TTL "-" is the Locker's TTL.
-func (r *Rules) Describe() string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	known := r.known.Load()
-	if known == nil || len(*known) == 0 {
-		return ""
-	}
-	_, _ = fmt.Fprintln(w, "METHOD\tMODE\tWAIT\tTTL\tONCE\tLOCKS") // a Builder takes everything
-	var g *guard
-	r.mu.Lock()
-	if all := slices.Concat(r.unary, r.streams); len(all) > 0 {
-		g = all[0]
-	}
-	r.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(*known)) {
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", name, (*known)[name].describe(g))
-	}
-	_ = w.Flush()
-	return trailingSpace.ReplaceAllString(b.String(), "\n")
-}
-
-var trailingSpace = regexp.MustCompile(" +\n")
 
 // method returns the rule of a method, or nil when the method has no rule.
 func (r *Rules) method(fullMethod string) *method {

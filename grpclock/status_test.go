@@ -74,7 +74,7 @@ func TestACallWhoseTransactionWasRefusedIsRetried(t *testing.T) {
 	client := serve(t, setup{
 		locker: lockertest.NewLocker(t, store),
 		outer:  []grpc.UnaryServerInterceptor{seen.intercept},
-		dial:   []grpc.DialOption{grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig())},
+		dial:   []grpc.DialOption{retriesOfGRPC},
 		service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
 			if seen.n.Load() > 1 {
 				return receipt(ctx), nil

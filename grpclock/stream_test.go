@@ -191,7 +191,7 @@ func TestARefusedStreamIsRetried(t *testing.T) {
 	store.Occupy("order:42", 200*time.Millisecond)
 	client := serve(t, setup{
 		locker: lockertest.NewLocker(t, store),
-		dial:   []grpc.DialOption{grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Shop"))},
+		dial:   []grpc.DialOption{retriesOfGRPC},
 		service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
 			return s.Send(receipt(s.Context()))
 		}},

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -215,54 +214,6 @@ func possible(m *middleware, route string) error {
 		}
 	}
 	return nil
-}
-
-// Describe returns a table of the rules, for a review. It shows what each route locks, how long a
-// request waits, the TTL, how long work counts as done, and the scope of the idempotency keys. "-"
-// stands for the value of the options. The table shows the rules as they were written, including
-// wrong rules.
-func (rs Rules) Describe() string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "ROUTE\tLOCK\tWAIT\tTTL\tONCE\tIDEMPOTENCY") // a Builder takes everything
-	for _, name := range slices.Sorted(maps.Keys(rs)) {
-		route := name
-		if n, err := normal(name); err == nil {
-			route = n
-		}
-		r := rs[name]
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", route, r.lock(), said(r.Wait), said(r.TTL), said(r.OnceFor), cmp.Or(string(r.Idempotency), "-"))
-	}
-	_ = w.Flush()
-	return b.String()
-}
-
-// lock describes the lock of a Rule.
-func (r Rule) lock() string {
-	keys := r.keys()
-	if r.NoLock || len(keys) == 0 {
-		return "none"
-	}
-	mode := r.Mode.String()
-	if r.ModeByMethod {
-		mode = "by method"
-	}
-	words := []string{mode}
-	for _, k := range keys {
-		words = append(words, string(k))
-	}
-	return strings.Join(words, " ")
-}
-
-func said(d time.Duration) string {
-	switch d {
-	case 0:
-		return "-"
-	case locker.NoWait:
-		return "none"
-	default:
-		return d.String()
-	}
 }
 
 func listed(params []string) string {
