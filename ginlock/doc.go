@@ -36,7 +36,7 @@
 //	{claim.sub}         a claim that authentication has found, see WithClaims
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; see below
-//	{name}              what a function of the program returns, see WithPart
+//	{name}              what a function of the program returns, see httplock.WithPart
 //	{param.id|int}      a part with a filter: |int, |uuid, |lower, |nfc or |text
 //
 // A filter gives each identity one spelling. Without a filter, a client gets a lock of its own for
@@ -53,28 +53,26 @@
 // A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET,
 // and the Content-Type is application/json, in lower case. Gin reads every other body as something
 // else; without a type, even the query can fill the struct of the handler. So these requests are
-// answered 415. For a handler that calls ShouldBindJSON whatever the request says,
-// httplock.WithBodyTypes accepts further types. The handler can still read the body, in every way
-// that Gin has.
+// answered 415. The handler can still read the body, in every way that Gin has.
 //
 // # Replies
 //
 // A request that does not get its lock is answered with application/problem+json (RFC 9457). The
 // member code of this reply gives the reason:
 //
-//	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
+//	lock-busy               409  another request holds the lock; Retry-After
 //	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
 //	already-done            409  Rule.OnceFor: the work was done before
 //	invalid-key             400  a part of the key is missing or not allowed, or the body is broken
 //	body-too-large          413  the body is larger than WithMaxBody
-//	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
+//	unsupported-media-type  415  the key needs JSON
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	answers-unavailable     503  Idempotency: the store of answers failed; Retry-After
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
-//	no-route                404  there is no such route; Gin itself answers (WithNoRoute)
+//	no-route                404  there is no such route; Gin itself answers
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply. Each failure that an

@@ -208,23 +208,10 @@ func (sources) Body(r *http.Request, raw []byte, _ int64) ([]byte, error) {
 	return framework.Unencoded(r, raw)
 }
 
-// WithPart makes {name} a part of keys. The function value reads the part from the request. If
-// value returns "", the request lacks the part and is answered 400. If value returns an error, the
-// request is answered 500, and the text of the error stays in the process.
-func WithPart(name string, value func(c *gin.Context) (string, error)) httplock.Option {
-	return httplock.WithPart(name, func(r *http.Request) (string, error) { return value(contextOf(r)) })
-}
-
 // WithClaims makes {claim.NAME} a part of keys. claims returns the claims that authentication has
 // found.
 func WithClaims(claims func(c *gin.Context) map[string]any) httplock.Option {
 	return httplock.WithClaims(func(r *http.Request) map[string]any { return claims(contextOf(r)) })
-}
-
-// WithFingerprint sets what distinguishes two requests with the same Idempotency-Key; see
-// [httplock.WithFingerprint].
-func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error)) httplock.Option {
-	return httplock.WithFingerprint(func(r *http.Request, body []byte) ([]byte, error) { return distinct(contextOf(r), body) })
 }
 
 // WithFilter guards only requests for which guarded returns true. All other requests run without a

@@ -293,11 +293,10 @@ func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	for says, build := range map[string]func(){
-		"the Locker is nil; make one":             func() { ginlock.MustNew(nil, "a") },
-		"WithWait(0): a wait must have an end":    func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
-		"WithTTL(1µs): such a short lease":        func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
-		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.MustNew(l, "a", httplock.WithStatus(200)) },
-		"the key \"\" is empty; name what":        func() { ginlock.MustNew(l, "") },
+		"the Locker is nil; make one":          func() { ginlock.MustNew(nil, "a") },
+		"WithWait(0): a wait must have an end": func() { ginlock.MustNew(l, "a", httplock.WithWait(0)) },
+		"WithTTL(1µs): such a short lease":     func() { ginlock.MustNew(l, "a", httplock.WithTTL(time.Microsecond)) },
+		"the key \"\" is empty; name what":     func() { ginlock.MustNew(l, "") },
 		"has the part {id}; write {body.id}, {claim.id}, {cookie.id}, {header.id}, {idempotency-key}, {ip}, {param.id}, {query.id} or {value.id}": func() { ginlock.MustNew(l, "order:{id}") },
 		"the claims of a request; give it WithClaims": func() { ginlock.MustNew(l, "order:{claim.sub}") },
 		"the Store is nil":                            func() { ginlock.MustIdempotency(l, nil, "shop") },

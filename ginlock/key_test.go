@@ -42,7 +42,7 @@ func TestEachPartOfARequestIsRead(t *testing.T) {
 	opts := []httplock.Option{
 		httplock.WithSecret(secret),
 		ginlock.WithClaims(func(c *gin.Context) map[string]any { return c.GetStringMap("claims") }),
-		ginlock.WithPart("plan", func(c *gin.Context) (string, error) { return "plan of " + c.Param("id"), nil }),
+		httplock.WithPart("plan", func(r *http.Request) (string, error) { return "plan of " + r.Host, nil }),
 	}
 	for k, want := range map[httplock.Key]string{
 		"order:{param.id}":                    "order:42",
@@ -58,7 +58,7 @@ func TestEachPartOfARequestIsRead(t *testing.T) {
 		"b:{body.sku}:{body.count}":           "b:a-1:2",
 		"b:{body.SKU}":                        "b:a-1",
 		"b:{body.user.id}:{body.items.1.sku}": "b:17:y",
-		"p:{plan}":                            "p:plan of 42",
+		"p:{plan}":                            "p:plan of shop.example",
 		"i:{idempotency-key}":                 "i:k1",
 		"h:{header.X-Tenant|hmac}":            "h:~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)),
 	} {

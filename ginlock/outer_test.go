@@ -92,33 +92,30 @@ func TestA404StaysA404UnderALockOfTheEngine(t *testing.T) {
 	}
 }
 
-// A handler of NoRoute that stands behind a lock never runs without the lock, unless an option says
-// so.
+// A handler of NoRoute that stands behind a lock of Gin does not run. One that is wrapped by httplock
+// runs under its lock.
 func TestAHandlerOfNoRouteDoesNotRunWithoutItsLock(t *testing.T) {
-	for name, tc := range map[string]struct {
-		opts      []httplock.Option
-		code      int
-		locked    bool
-		unguarded bool
-	}{
-		"default":                  {nil, 404, false, false},
-		"WithNoRoute":              {[]httplock.Option{httplock.WithNoRoute()}, 200, true, false},
-		"WithNoRoute, idempotency": {[]httplock.Option{httplock.WithNoRoute(), httplock.WithStore(idempotency.NewMemory())}, 200, true, false},
-	} {
+	for name, code := range map[string]int{"of Gin": 404, "of net/http": 200} {
 		counted := &counter{Observer: &lockertest.Recorder{}}
 		l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(counted))
 		e := gin.New()
 		ran, locked := false, false
-		e.NoRoute(ginlock.MustNew(l, "proxy:{header.X-Tenant}", tc.opts...), func(c *gin.Context) {
+		proxy := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
-			_, locked = ginlock.FromContext(c)
-			c.String(http.StatusOK, "proxied")
+			_, locked = httplock.FromContext(r)
+			w.WriteHeader(http.StatusOK)
 		})
+		const tenant = "proxy:{header.X-Tenant}"
+		if name == "of Gin" {
+			e.NoRoute(ginlock.MustNew(l, tenant), gin.WrapH(proxy))
+		} else {
+			e.NoRoute(gin.WrapH(httplock.MustNew(l, tenant)(proxy)))
+		}
 		w := call(t, e, "GET", "/anything", "X-Tenant", "acme")
-		if w.Code != tc.code || ran != (tc.code == 200) || locked != tc.locked || counted.has("unguarded") != tc.unguarded {
+		if w.Code != code || ran != (code == 200) || locked != ran || counted.has("unguarded") {
 			t.Errorf("%s: %d %s, ran %v, locked %v, counted %v", name, w.Code, w.Body, ran, locked, counted.results)
 		}
-		if name == "default" && !counted.has("no_route") {
+		if name == "of Gin" && !counted.has("no_route") {
 			t.Errorf("the refusal was not counted: %v", counted.results)
 		}
 	}

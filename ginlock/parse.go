@@ -23,10 +23,9 @@ import (
 //		"POST /visits": {"lock": "none"}
 //	}
 //
-// The mode may also be exclusive or by-method; see httplock.WithModeByMethod. Further members are
-// the texts name, ttl, keep-for, end-after and lifetime, the numbers limit, weight and status, the
-// booleans fail-open and streamed-body, and max-body, a number of bytes or "64KiB", "1MiB". A
-// member that is unknown, stands twice, or is empty (null, "", [] or {}) is an error that names its
+// The mode may also be exclusive. Further members are the texts name, ttl, keep-for, end-after and
+// lifetime, the numbers limit and weight, the booleans fail-open and streamed-body, and max-body, a
+// number of bytes or "64KiB", "1MiB". A member that is unknown, stands twice, or is empty (null, "", [] or {}) is an error that names its
 // line. A text without rules is an error, too. Rules in YAML need a library that converts them.
 func ParseRules(text []byte) (httplock.Rules, error) {
 	p := parser{text: text}
@@ -113,7 +112,7 @@ func members(r *httplock.Rule) map[string]any {
 	return map[string]any{
 		"key": &r.Key, "keys": &r.Keys, "lock": (*lock)(&r.NoLock), "idempotency": &r.Idempotency, "name": &r.Name, "mode": (*mode)(r),
 		"wait": (*wait)(&r.Wait), "ttl": (*duration)(&r.TTL), "keep-for": (*duration)(&r.KeepFor), "end-after": (*duration)(&r.EndAfter),
-		"once-for": (*duration)(&r.OnceFor), "lifetime": (*duration)(&r.Lifetime), "limit": &r.Limit, "weight": &r.Weight, "status": &r.Status,
+		"once-for": (*duration)(&r.OnceFor), "lifetime": (*duration)(&r.Lifetime), "limit": &r.Limit, "weight": &r.Weight,
 		"fail-open": &r.FailOpen, "streamed-body": &r.StreamedBody, "max-body": (*size)(&r.MaxBody),
 	}
 }
@@ -139,10 +138,8 @@ func (m *mode) UnmarshalJSON(value []byte) error {
 	case `"exclusive"`:
 	case `"shared"`:
 		m.Mode = locker.Shared
-	case `"by-method"`:
-		m.ModeByMethod = true
 	default:
-		return fmt.Errorf("%s is unknown; write exclusive, shared or by-method", value)
+		return fmt.Errorf("%s is unknown; write exclusive or shared", value)
 	}
 	return nil
 }

@@ -30,8 +30,7 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 	guard, err := ginlock.FromRules(asked(&got), httplock.Rules{
 		"POST /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, OnceFor: time.Hour, EndAfter: time.Minute, KeepFor: time.Second},
 		"GET /articles/:slug":  {Key: "article:{param.slug}", Mode: locker.Shared, Name: "reading"},
-		"get  /feed/*path":     {Key: "feed:{param.path}", ModeByMethod: true, Status: http.StatusLocked},
-		"PUT /feed/*path":      {Key: "feed:{param.path}", ModeByMethod: true},
+		"get  /feed/*path":     {Key: "feed:{param.path}"},
 	}, httplock.WithWait(locker.NoWait))
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +42,6 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 	api.POST("/orders/:id/ship", ok)
 	api.GET("/articles/:slug", ok)
 	api.GET("/feed/*path", ok)
-	api.PUT("/feed/*path", ok)
 	if err := guard.Validate(e.Routes()); err != nil {
 		t.Fatal(err)
 	}
@@ -56,8 +54,7 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 		{"POST", "/orders/42/ship", 200, nil},
 		{"POST", "/nowhere", 404, nil},
 		{"GET", "/articles/go", 409, &locker.Rule{Key: "article:go", Name: "reading", Mode: locker.Shared, Wait: locker.NoWait}},
-		{"GET", "/feed/a", 423, &locker.Rule{Key: "feed:/a", Name: "feed", Mode: locker.Shared, Wait: locker.NoWait}},
-		{"PUT", "/feed/a", 409, &locker.Rule{Key: "feed:/a", Name: "feed", Wait: locker.NoWait}},
+		{"GET", "/feed/a", 409, &locker.Rule{Key: "feed:/a", Name: "feed", Wait: locker.NoWait}},
 	} {
 		got = nil
 		w := httptest.NewRecorder()
@@ -80,7 +77,6 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		"POST /f":       {Key: "f:{nothing}"},
 		"/g":            {Key: "g"},
 		"POST /h":       {Key: "h", Wait: -time.Second},
-		"POST /i":       {Key: "i", Status: 200},
 		"POST /j":       {Key: "j", OnceFor: time.Microsecond},
 		"POST /k":       {Key: "k", Mode: 7},
 		"POST /l/:a/:b": {Key: "l:{param.c}"},
@@ -98,7 +94,6 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		`rule "POST /f": the key "f:{nothing}" has the part {nothing}; write`,
 		`rule "/g": the name is not a route; write method and path`,
 		`rule "POST /h": WithWait(-1s): give a positive time`,
-		`rule "POST /i": WithStatus(200): choose 409, 423 or 429`,
 		`rule "POST /j": its OnceFor is 1µs; give at least 1ms`,
 		`rule "POST /k": its Mode 7 is neither Exclusive nor Shared`,
 		`rule "POST /l/:a/:b": its key "l:{param.c}" has {param.c}, and the path has only a, b`,
@@ -107,7 +102,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
-	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
+	if n := strings.Count(err.Error(), "rule \"") - 1; n != 11 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
 		t.Errorf("%d rules in\n%v", n, err)
 	}
 	if _, err := ginlock.FromRules(nil, httplock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {
@@ -142,10 +137,9 @@ func TestRulesStandInJSON(t *testing.T) {
 {
 	"POST /orders/:id/pay": {
 		"key": "order:{param.id}:{header.X-Tenant}", "name": "pay", "wait": "250ms", "ttl": "10s", "keep-for": "1s", "end-after": "1m",
-		"once-for": "24h", "status": 423, "fail-open": true
+		"once-for": "24h", "fail-open": true
 	},
 	"GET /articles/:slug": {"key": "article:{param.slug}", "mode": "shared", "wait": "none"},
-	"PUT /articles/:slug": {"key": "article:{param.slug}", "mode": "by-method"},
 	"DELETE /articles/:slug": {"k\u0065y": "article:{param.slug}", "mode": "exclusive", "fail-open": false},
 	"POST /baskets": {"keys": ["stock:{body.items.*.sku}", "till"], "idempotency": "{claim.sub}", "lifetime": "1h", "max-body": "64KiB"},
 	"POST /uploads": {"key": "upload", "streamed-body": true, "max-body": 100},
@@ -156,10 +150,9 @@ func TestRulesStandInJSON(t *testing.T) {
 	want := httplock.Rules{
 		"POST /orders/:id/pay": {
 			Key: "order:{param.id}:{header.X-Tenant}", Name: "pay", Wait: 250 * time.Millisecond, TTL: 10 * time.Second,
-			KeepFor: time.Second, EndAfter: time.Minute, OnceFor: 24 * time.Hour, Status: 423, FailOpen: true,
+			KeepFor: time.Second, EndAfter: time.Minute, OnceFor: 24 * time.Hour, FailOpen: true,
 		},
 		"GET /articles/:slug":    {Key: "article:{param.slug}", Mode: locker.Shared, Wait: locker.NoWait},
-		"PUT /articles/:slug":    {Key: "article:{param.slug}", ModeByMethod: true},
 		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
 		"POST /reports":          {Key: "reports", Limit: 3, Weight: 2},
 		"POST /baskets":          {Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour, MaxBody: 64 << 10},
@@ -184,7 +177,7 @@ func TestMistakesInJSONAreNamedWithTheirLine(t *testing.T) {
 		`{"POST /a": {"wait": "soon"}}`:                                      {`its wait "soon" is no time; write for example "250ms", "10s" or "24h", or "none" to refuse at once`},
 		"{\"POST /a\": {\"ttl\": \"-1s\"},\n\"GET /b\": {\"ttl\": 5}}":       {`line 1: rule "POST /a": its ttl "-1s" is no time`, `line 2: rule "GET /b": its ttl 5 is no time; write for example "250ms"`},
 		`{"POST /a": {"once-for": true}}`:                                    {`its once-for true is no time`},
-		`{"POST /a": {"mode": "optimistic"}}`:                                {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
+		`{"POST /a": {"mode": "optimistic"}}`:                                {`its mode "optimistic" is unknown; write exclusive or shared`},
 		`{"POST /a": {"wait": "0s"}}`:                                        {`its wait "0s" is no time; write for example "250ms", "10s" or "24h", or "none" to refuse at once`},
 		`{"POST /a": {"max-body": "big"}}`:                                   {`its max-body "big" is no size; write for example 65536, "64KiB" or "1MiB"`},
 		`{"POST /a": {"max-body": 0}}`:                                       {`max-body has no value`},
@@ -192,7 +185,7 @@ func TestMistakesInJSONAreNamedWithTheirLine(t *testing.T) {
 		`{"POST /a": {"lock": true}}`:                                        {`its lock true is unknown`},
 		`{"POST /a": {"key": 5}}`:                                            {`its key cannot be a number`},
 		`{"POST /a": {"keys": "x"}}`:                                         {`its keys cannot be a string`},
-		`{"POST /a": {"status": "many"}}`:                                    {`its status cannot be a string`},
+		`{"POST /a": {"weight": "many"}}`:                                    {`its weight cannot be a string`},
 		`{"POST /a": {"fail-open": "yes"}}`:                                  {`its fail-open cannot be a string`},
 		`{"POST /a": {"limit": 1.5}}`:                                        {`its limit cannot be a number 1.5`},
 		"\n\n[\"POST /a\"]":                                                  {`line 3: the table of rules is not an object`},
@@ -227,7 +220,7 @@ func TestMistakesInJSONAreNamedWithTheirLine(t *testing.T) {
 func TestAnEmptyMemberIsNotTakenAsLeftOut(t *testing.T) {
 	for _, name := range []string{
 		"key", "keys", "lock", "idempotency", "name", "mode", "wait", "ttl", "keep-for", "end-after", "once-for", "lifetime",
-		"limit", "weight", "status", "fail-open", "streamed-body", "max-body",
+		"limit", "weight", "fail-open", "streamed-body", "max-body",
 	} {
 		for _, empty := range []string{"null", `""`, "[]", "{}", "[ \n ]", `" "`} {
 			text := "{\n\"POST /a\": {\n\"" + name + "\": " + empty + ",\n\"key\": \"a\"}}"
@@ -265,24 +258,4 @@ func FuzzParseRules(f *testing.F) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
-}
-
-func TestModeByMethod(t *testing.T) {
-	for method, want := range map[string]locker.Mode{
-		"GET": locker.Shared, "HEAD": locker.Shared, "OPTIONS": locker.Shared, "TRACE": locker.Shared,
-		"POST": locker.Exclusive, "PUT": locker.Exclusive, "PATCH": locker.Exclusive, "DELETE": locker.Exclusive, "PURGE": locker.Exclusive,
-	} {
-		for _, opts := range [][]httplock.Option{{httplock.WithModeByMethod()}, nil} {
-			var got []locker.Rule
-			e := gin.New()
-			e.Handle(method, "/a/:id", ginlock.MustNew(asked(&got), "a:{param.id}", opts...), ok)
-			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), method, "/a/1", http.NoBody))
-			if opts == nil {
-				want = locker.Exclusive
-			}
-			if len(got) != 1 || got[0].Mode != want {
-				t.Errorf("%s: %s", method, fmt.Sprint(got))
-			}
-		}
-	}
 }

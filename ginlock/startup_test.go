@@ -119,7 +119,6 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	}{
 		"EndAfter 1s is shorter than KeepFor 10s":                              {l, httplock.Rule{Key: "a", KeepFor: 10 * time.Second, EndAfter: time.Second}},
 		"Mode Shared needs a Locker with readers":                              {single, httplock.Rule{Key: "a", Mode: locker.Shared}},
-		"Shared needs a Locker with readers":                                   {single, httplock.Rule{Key: "a", ModeByMethod: true}},
 		"Limit and Weight need a Locker of NewSemaphore":                       {single, httplock.Rule{Key: "a", Limit: 3}},
 		"WithTTL(1ms): such a short lease ends before its holder learns of it": {l, httplock.Rule{Key: "a", TTL: time.Millisecond}},
 		"WithWait(1ns): give at least 1ms":                                     {l, httplock.Rule{Key: "a", Wait: 1}},

@@ -32,7 +32,7 @@ import (
 //
 // If err is context.Canceled because the lock was lost, the loss counts. r is the handler's own
 // request. Reply is also for handlers without a middleware that call locker.Run themselves, and for
-// Gin: httplock.Reply(c.Writer, c.Request, err). Of opts, those for replies count: WithStatus,
+// Gin: httplock.Reply(c.Writer, c.Request, err). Of opts, those for replies count:
 // WithErrorHandler and WithObserve; if New would refuse one of them, none counts. Reply returns false,
 // and has written nothing, for every other error and for nil.
 func Reply(w http.ResponseWriter, r *http.Request, err error, opts ...Option) bool {

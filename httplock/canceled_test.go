@@ -25,7 +25,7 @@ func TestARequestThatTheServerEndsIsNoClientThatHasLeft(t *testing.T) {
 			ctx, end := context.WithCancel(ctx)
 			end()
 			return ctx
-		}, httplock.StatusClientGone, ""},
+		}, 499, ""},
 		"the server has a cause": {func(ctx context.Context) context.Context {
 			ctx, end := context.WithCancelCause(ctx)
 			end(errors.New("the budget of the request is used up"))

@@ -27,7 +27,7 @@
 //	{query.page}        a value of the URL's query
 //	{header.X-Tenant}   a header
 //	{cookie.session}    a cookie
-//	{ip}                the client's address, see WithClientIP
+//	{ip}                the client's address; behind a proxy, give WithPart("ip", …)
 //	{claim.sub}         a claim that authentication has found, see WithClaims
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
@@ -58,19 +58,19 @@
 // A request that does not get its lock is answered with application/problem+json (RFC 9457). The
 // member code of this reply gives the reason:
 //
-//	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
+//	lock-busy               409  another request holds the lock; Retry-After
 //	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
 //	already-done            409  Rule.OnceFor: the work was done before
 //	invalid-key             400  a part of the key is missing or not allowed, or the body is broken
 //	body-too-large          413  the body is larger than WithMaxBody
-//	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
+//	unsupported-media-type  415  the key needs JSON
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	answers-unavailable     503  Idempotency: the store of answers failed; Retry-After
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
 //	lock-misconfigured      500  the Locker or the route does not fit the options
-//	no-route                404  ginlock: there is no such route; see WithNoRoute
+//	no-route                404  ginlock: there is no such route
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply. For loggers,

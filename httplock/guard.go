@@ -60,16 +60,6 @@ func (g *Guard) Wrap(route string, h http.Handler) http.Handler {
 	return middleware(h)
 }
 
-// Mux is the part of http.ServeMux that [Guard.Handle] needs. A chi.Router is a Mux, too.
-type Mux interface {
-	Handle(pattern string, h http.Handler)
-}
-
-// Handle registers h for a route, under the lock of the route's Rule if there is one.
-func (g *Guard) Handle(mux Mux, route string, h http.Handler) {
-	mux.Handle(route, g.Wrap(route, h))
-}
-
 // Validate returns an error that names the Rules which guard no route. Such a Rule is misspelled,
 // or its route was removed. Call it when all routes are registered, and end the program when it
 // fails.

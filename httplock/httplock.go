@@ -92,14 +92,7 @@ func (c *config) check(l locker.Locker, keys *template.Template[*http.Request]) 
 			return err
 		}
 	}
-	if err := locker.Check(l, rule); err != nil {
-		return err
-	}
-	if c.modeByMethod {
-		rule.Mode = locker.Shared
-		return locker.Check(l, rule)
-	}
-	return nil
+	return locker.Check(l, rule)
 }
 
 // middleware has the checked and compiled arguments of a constructor.
@@ -137,7 +130,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	out := watch(w)
-	if !m.noRoute && m.reader.Routed != nil && !m.reader.Routed(r) {
+	if m.reader.Routed != nil && !m.reader.Routed(r) {
 		m.refuseUnrouted(r)
 		return
 	}
@@ -213,8 +206,7 @@ func (m *middleware) refuseUnrouted(r *http.Request) {
 	m.report(r, reply{status: http.StatusNotFound, code: CodeNoRoute, title: "There is no such route"}.problem(errNoRoute))
 }
 
-var errNoRoute = errors.New("the request matches no route, so the handlers behind the lock did not run; " +
-	"give WithNoRoute to a lock before a handler of NoRoute")
+var errNoRoute = errors.New("the request matches no route, so the handlers behind the lock did not run")
 
 func (m *middleware) applies(r *http.Request) bool {
 	for _, applies := range m.filters {
@@ -247,9 +239,6 @@ func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.R
 func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	name := cmp.Or(m.name, m.template.Name())
 	rule := locker.Rule{Key: k, Name: name, TTL: m.ttl, Wait: m.wait}
-	if m.modeByMethod && safe(r.Method) {
-		rule.Mode = locker.Shared
-	}
 	for _, adjust := range m.fixed {
 		adjust(&rule)
 	}
@@ -280,7 +269,7 @@ func (m *middleware) handle(
 	ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler, work *done,
 ) error {
 	showWait(waited, out.Header())
-	work.aborted = m.call(ctx, waited, out, r, next)
+	work.aborted = m.call(ctx, out, r, next)
 	if work.succeeded = m.succeeded(r, out); !work.succeeded {
 		return errFailed
 	}
@@ -297,7 +286,7 @@ type done struct {
 // handler whose client leaves in the middle of the response may end by http.ErrAbortHandler, as
 // httputil.ReverseProxy does. The status decides whether its work is done, so call ends this panic,
 // and the caller panics again when it has recorded the work.
-func (m *middleware) call(ctx context.Context, waited time.Duration, w response, r *http.Request, next http.Handler) (aborted bool) {
+func (m *middleware) call(ctx context.Context, w response, r *http.Request, next http.Handler) (aborted bool) {
 	defer func() {
 		if r.Context().Err() == nil || !reached(w) {
 			return
@@ -308,7 +297,7 @@ func (m *middleware) call(ctx context.Context, waited time.Duration, w response,
 			aborted = p != nil
 		}
 	}()
-	m.next(context.WithValue(ctx, waitedKey{}, waited), w, r, next)
+	m.next(ctx, w, r, next)
 	return false
 }
 

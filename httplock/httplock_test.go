@@ -263,7 +263,6 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 		"httplock: the key \"{nothing}\" has the part":                 func() { httplock.MustNew(l, "{nothing}") },
 		"httplock: WithWait(0): a wait must have an end":               func() { httplock.MustNew(l, "a", httplock.WithWait(0)) },
 		"httplock: WithPathValues: the function is nil; give the one":  func() { httplock.MustNew(l, "a", httplock.WithPathValues(nil)) },
-		"httplock: WithStatus(418): choose 409, 423 or 429":            func() { httplock.MustNew(l, "a", httplock.WithStatus(418)) },
 	} {
 		got := func() (text string) {
 			defer func() { text = fmt.Sprint(recover()) }()

@@ -33,7 +33,7 @@ import (
 //
 //	without an Idempotency-Key          400  invalid-key; WithFilter can let these requests run
 //	that was answered before            the same response, with Idempotency-Replayed: true
-//	with the key of another request     422  idempotency-key-reused; see WithFingerprint
+//	with the key of another request     422  idempotency-key-reused
 //	whose response was too large        409  already-done
 //	while the Store is unavailable      503  answers-unavailable: nothing was done
 //
@@ -115,7 +115,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			waited := time.Since(began)
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
-			aborted = m.call(context.WithValue(ctx, lossKey{}, &lost), waited, h, r, next)
+			aborted = m.call(context.WithValue(ctx, lossKey{}, &lost), h, r, next)
 			if replied = untouched && !h.over && begun(out); replied {
 				return m.repliedPast(out, r)
 			}
@@ -205,18 +205,12 @@ func storable(status int, h http.Header) bool {
 // replayed is the header of a repeated response.
 const replayed = "Idempotency-Replayed"
 
-// content returns what distinguishes requests with the same key.
+// content returns what distinguishes requests with the same key: method, path, query, media type and
+// body.
 func (m *middleware) content(r *http.Request) ([][]byte, error) {
 	body, err := contents(r, m.maxBody)
 	if err != nil {
 		return nil, &template.Error{Part: template.Ref{Source: "body"}, Noun: "body", Err: err}
-	}
-	if m.distinct != nil {
-		text, err := m.distinct(r, body)
-		if err != nil {
-			return nil, &partError{err}
-		}
-		return [][]byte{text}, nil
 	}
 	media, body := sameBody(r.Header.Get("Content-Type"), body)
 	return [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery), []byte(media), body}, nil

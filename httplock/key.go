@@ -81,11 +81,7 @@ func named(of func(r *http.Request, name string) (string, error)) func(string) (
 }
 
 func (c *config) bindIP(string) (read, error) {
-	ip := c.ip
-	if ip == nil {
-		ip = c.reader.Sources.IP
-	}
-	return func(_ context.Context, r *http.Request) (string, error) { return ip(r), nil }, nil
+	return func(_ context.Context, r *http.Request) (string, error) { return c.reader.Sources.IP(r), nil }, nil
 }
 
 func (c *config) bindClaim(name string) (read, error) {
@@ -270,7 +266,7 @@ func (c *config) bodySteps(path string) ([]string, error) {
 // parse as JSON is refused. The handler could find another value in such a body, and then its work
 // would not be under the right lock.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
-	if !c.hasBodyType(r) && !c.reader.Sources.JSON(r) {
+	if !c.reader.Sources.JSON(r) {
 		return nil, errNotJSONType
 	}
 	raw, err := contents(r, c.maxBody)
@@ -282,15 +278,6 @@ func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 		return nil, errBodyTooLarge
 	}
 	return data, err
-}
-
-// hasBodyType reports whether WithBodyTypes names the type of r's body.
-func (c *config) hasBodyType(r *http.Request) bool {
-	if len(c.bodyTypes) == 0 {
-		return false
-	}
-	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return err == nil && slices.Contains(c.bodyTypes, media)
 }
 
 // netHTTP reads requests as the methods of net/http do.

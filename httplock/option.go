@@ -19,25 +19,20 @@ type Option func(*config)
 
 // config has the values of the options. newConfig sets their defaults.
 type config struct {
-	wait         time.Duration
-	ttl          time.Duration
-	name         string
-	status       int
-	modeByMethod bool
-	failOpen     bool
+	wait     time.Duration
+	ttl      time.Duration
+	name     string
+	failOpen bool
 
 	keys     []Key // the keys after the first key
 	streamed bool
 
-	store    idempotency.Store
-	distinct func(r *http.Request, body []byte) ([]byte, error) // nil: content uses its default
-	keep     time.Duration
+	store idempotency.Store
+	keep  time.Duration
 
 	reader    framework.Reader
 	pathValue func(*http.Request) map[string]string // nil: the reader's
-	ip        func(*http.Request) string            // nil: the reader's
 	maxBody   int64
-	bodyTypes []string
 	secret    []byte
 	parts     map[string]func(*http.Request) (string, error)
 	claims    func(*http.Request) map[string]any
@@ -46,7 +41,6 @@ type config struct {
 	observe   []func(*http.Request, *Problem)
 	succeeded func(r *http.Request, out response) bool
 
-	noRoute bool // lock requests that match no route
 	filters []func(*http.Request) bool
 	fixed   []func(*locker.Rule) // changes of a Rule that are the same for every request
 	adjust  []func(*http.Request, *locker.Rule)
@@ -55,7 +49,7 @@ type config struct {
 
 func newConfig(opts []Option) (config, error) {
 	c := config{
-		wait: 5 * time.Second, status: http.StatusConflict, maxBody: 1 << 20, keep: 24 * time.Hour,
+		wait: 5 * time.Second, maxBody: 1 << 20, keep: 24 * time.Hour,
 		parts: make(map[string]func(*http.Request) (string, error)), reader: ofNetHTTP,
 		render: writeProblem, succeeded: func(_ *http.Request, out response) bool {
 			return out.Written() && out.Status() < http.StatusBadRequest
@@ -79,8 +73,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("WithWait(%v): give at least 1ms, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < shortestTTL:
 		return fmt.Errorf("WithTTL(%v): such a short lease ends before its holder learns of it; give at least %v, or leave the option out for the Locker's default", c.ttl, shortestTTL)
-	case c.status != http.StatusConflict && c.status != http.StatusLocked && c.status != http.StatusTooManyRequests:
-		return fmt.Errorf("WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
 	case c.maxBody < 1:
 		return fmt.Errorf("WithMaxBody(%d): give the number of bytes that may be read, at least 1", c.maxBody)
 	case c.keep < time.Millisecond:
@@ -114,16 +106,6 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 // first ':'. If there is no ':', or a part of the request comes before it, the name is "lock".
 func WithName(name string) Option { return func(c *config) { c.name = name } }
 
-// WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429.
-// Default: 409 Conflict.
-func WithStatus(code int) Option { return func(c *config) { c.status = code } }
-
-// WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
-// Exclusive for all other methods: readers run together, and a writer runs alone. It needs a Locker
-// from locker.NewReadWrite. With other Lockers, a safe request is answered 500, lock-misconfigured.
-// Default: Exclusive for all methods.
-func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
-
 // WithFailOpen runs requests without a lock while the lock server is unavailable. Then two requests
 // can run at the same time, and no request is idempotent: choose WithFailOpen if an outage is worse
 // than work that runs twice. WithObserve receives each request that runs without a lock. Default:
@@ -145,7 +127,8 @@ func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secr
 
 // WithPart makes {name} a part of keys. The function value reads the part from the request. If
 // value returns "", the request lacks the part and is answered 400. If value returns an error, the
-// request is answered 500, and the text of the error stays in the process.
+// request is answered 500, and the text of the error stays in the process. A part named "ip" replaces
+// {ip}, behind proxies that name their client in a header.
 func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	return func(c *config) {
 		c.parts = maps.Clone(c.parts)
@@ -173,24 +156,12 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	return func(c *config) { c.claims = claims }
 }
 
-// WithClientIP sets how {ip} is read. Use it behind proxies that name their client in a header.
-// Default: the host of http.Request.RemoteAddr.
-func WithClientIP(ip func(r *http.Request) string) Option {
-	return func(c *config) { c.ip = ip }
-}
-
 // WithFilter guards only requests for which guarded returns true. All other requests run without a
 // lock. With several WithFilters, all their functions must return true. Default: every request is
 // guarded.
 func WithFilter(guarded func(r *http.Request) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
-
-// WithNoRoute locks requests that match no route, too. Give it to a lock that stands before a
-// handler of gin.Engine.NoRoute or NoMethod, such as a proxy. The key must not have a part
-// {param.NAME}. Default: the handlers behind the lock do not run for such a request, and Gin
-// answers 404 or 405.
-func WithNoRoute() Option { return func(c *config) { c.noRoute = true } }
 
 // WithErrorHandler makes h write the replies. When h is called, the Retry-After header is already
 // set. h may reply in any form, and writes the status. p marshals to an object of problem+json. If
@@ -270,12 +241,6 @@ func WithKeys(keys ...Key) Option {
 // with {body.NAME} and [NewIdempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
-// WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
-// for handlers that read JSON with any Content-Type. Default: application/json, types that end
-// with +json, and requests without a type; in the packages of frameworks, what the framework's
-// binding reads as JSON. Requests of other types are answered 415.
-func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
-
 // WithStore sets where [FromRules] stores the responses of Rules with Idempotency. It makes [New]
 // store responses under its key, as [NewIdempotency] does, for requests that are not identified by
 // the header Idempotency-Key but, for example, by "payment:{body.request_id}". Then the responses
@@ -286,11 +251,3 @@ func WithStore(store idempotency.Store) Option {
 
 // WithLifetime sets for how long a response is stored. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return func(c *config) { c.keep = d } }
-
-// WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key.
-// body is the request's whole body. If distinct returns an error, the request is answered 500.
-// Default: method, path, query, media type and body. Parameters of the type and the boundary of a
-// form do not count, because clients change them when they send a request again.
-func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)) Option {
-	return func(c *config) { c.distinct = distinct }
-}

@@ -36,9 +36,9 @@ const (
 	CodeNoRoute        = "no-route"
 )
 
-// StatusClientGone is the status of a request whose client gave up while it waited. No client
+// statusClientGone is the status of a request whose client gave up while it waited. No client
 // receives it. The code is for access logs, and nginx uses it too.
-const StatusClientGone = 499
+const statusClientGone = 499
 
 // typePrefix and a code make the type of a Problem: the address of the page that explains it.
 const typePrefix = "https://pkg.go.dev/github.com/latchkit/latchkit/httplock#"
@@ -123,7 +123,7 @@ var replies = []reply{
 		title: "The lock was lost", detail: "Nothing was done. Try again."},
 	answersUnavailable,
 	unavailable,
-	{is: locker.ErrBusy, code: CodeBusy, retry: true, // WithStatus sets the status
+	{is: locker.ErrBusy, status: http.StatusConflict, code: CodeBusy, retry: true,
 		title: "The lock is held by another request", detail: "Nothing was done. Try again later."},
 }
 
@@ -175,7 +175,7 @@ var unconfirmed = reply{status: http.StatusServiceUnavailable, code: CodeUnavail
 	title: "The lock cannot be confirmed", detail: "The request was handled, and it is unknown whether another request was handled at the same time."}
 
 // gone is the reply to a request whose client gave up.
-var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
+var gone = reply{status: statusClientGone, code: CodeClientGone, title: "The client gave up"}
 
 // canceled is the reply to a request that the server itself has ended while it waited.
 var canceled = reply{status: http.StatusServiceUnavailable, code: CodeClosed, retry: true,
@@ -188,9 +188,6 @@ func (m *middleware) replyTo(err error) reply {
 	}
 	for _, r := range replies {
 		if errors.Is(err, r.is) {
-			if r.code == CodeBusy {
-				r.status = m.status
-			}
 			return r
 		}
 	}
@@ -213,7 +210,7 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	case errors.Is(err, errLeft) || ended && (cause == context.Canceled || errors.Is(cause, idempotency.ErrUnfinished)):
 		m.report(r, gone.problem(err))
 		if !begun(out) {
-			out.WriteHeader(StatusClientGone)
+			out.WriteHeader(statusClientGone)
 		}
 	case ended:
 		m.answer(out, r, canceled, err)

@@ -24,20 +24,18 @@ type Rules map[string]Rule
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	Key          Key           // "order:{param.id|int}"; a Rule has Key, Keys, Idempotency or NoLock
-	Keys         []Key         // instead of Key: several keys that are locked together; see WithKeys
-	Name         string        // see WithName
-	Mode         locker.Mode   // Exclusive, unless ModeByMethod says otherwise
-	ModeByMethod bool          // see WithModeByMethod
-	TTL          time.Duration // see WithTTL
-	Wait         time.Duration // see WithWait
-	Limit        int           // how many units may be held at once, with a Locker of locker.NewSemaphore; see locker.Rule
-	Weight       int           // how many units a request takes; see locker.Rule
-	KeepFor      time.Duration // see locker.Rule
-	EndAfter     time.Duration // see locker.Rule
-	OnceFor      time.Duration // see locker.Rule; the key then says how ids are spelled, see FromRules
-	Status       int           // see WithStatus
-	FailOpen     bool          // see WithFailOpen
+	Key      Key           // "order:{param.id|int}"; a Rule has Key, Keys, Idempotency or NoLock
+	Keys     []Key         // instead of Key: several keys that are locked together; see WithKeys
+	Name     string        // see WithName
+	Mode     locker.Mode   // Exclusive by default
+	TTL      time.Duration // see WithTTL
+	Wait     time.Duration // see WithWait
+	Limit    int           // how many units may be held at once, with a Locker of locker.NewSemaphore; see locker.Rule
+	Weight   int           // how many units a request takes; see locker.Rule
+	KeepFor  time.Duration // see locker.Rule
+	EndAfter time.Duration // see locker.Rule
+	OnceFor  time.Duration // see locker.Rule; the key then says how ids are spelled, see FromRules
+	FailOpen bool          // see WithFailOpen
 
 	// Idempotency is the scope of the route's idempotency keys, such as "{claim.sub}". It needs
 	// WithStore. The stored response is looked up before the lock of Key is taken. See
@@ -64,7 +62,6 @@ func (r Rule) options() []Option {
 	}
 	add(len(r.Keys) > 1, WithKeys(r.Keys[min(1, len(r.Keys)):]...))
 	add(r.Name != "", WithName(r.Name))
-	add(r.ModeByMethod, WithModeByMethod())
 	add(r.Limit != 0 || r.Weight != 0, withFixed(func(rule *locker.Rule) {
 		rule.Limit, rule.Weight = cmp.Or(r.Limit, rule.Limit), cmp.Or(r.Weight, rule.Weight)
 	}))
@@ -85,7 +82,6 @@ func (r Rule) common() []Option {
 	}
 	add(r.TTL != 0, WithTTL(r.TTL))
 	add(r.Wait != 0, WithWait(r.Wait))
-	add(r.Status != 0, WithStatus(r.Status))
 	add(r.FailOpen, WithFailOpen())
 	add(r.Lifetime != 0, WithLifetime(r.Lifetime))
 	add(r.MaxBody != 0, WithMaxBody(r.MaxBody))

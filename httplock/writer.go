@@ -2,22 +2,12 @@ package httplock
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 )
-
-type waitedKey struct{}
-
-// Waited returns how long the request of ctx has waited for its lock. If the request has several
-// locks, Waited returns the wait for the innermost lock. Waited is for logs and traces.
-func Waited(ctx context.Context) (wait time.Duration, locked bool) {
-	wait, locked = ctx.Value(waitedKey{}).(time.Duration)
-	return wait, locked
-}
 
 // showWait adds the header Server-Timing to the response if the request has waited for at least 1
 // ms. Browsers show that header.
