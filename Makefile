@@ -29,6 +29,9 @@ raced = ./... ./internal/sqltest $(addprefix ./internal/tests/,asynqlock engine 
 # sale, as README's first command builds it.
 plain = $(addprefix ./internal/tests/,quorum readers semaphore simulator miniredis) ./examples/flashsale
 
+# What the documents show beside these packages: make test compiles it with its tests, and links nothing.
+shown = ./examples/... ./contrib/cronlock $(addprefix ./internal/tests/,dashboards frameworks otellock)
+
 # All other packages of the workspace: a new package is in make test-all until it is named above.
 rest = $(filter-out $(shell go list $(raced) $(plain)),$(shell go list work))
 
@@ -74,6 +77,7 @@ test: ## laws on real servers, adapters, SQL, killed processes, the sale; it ins
 	$(go-test) -race $(raced)
 	$(go-test) $(plain)
 	go run ./examples/flashsale -assert
+	go vet $(shown)
 
 .PHONY: test-all
 test-all: tools clients others redis-6.2 alone oldest attacked check ## what make test leaves out, and what CI wants beside the tests: some 20 minutes
