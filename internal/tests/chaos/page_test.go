@@ -147,12 +147,13 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		commits[res.Commit], each = true, res.Round.For
 		seeds = append(seeds, res.Round.Seed)
 		serverOf[res.Round.Seed] = res.Server
-		set := res.Round.Topology + " | " + res.Round.Kind
-		if sets[set] == nil {
-			sets[set] = &verdict{}
+		for _, set := range []string{"on: " + res.Round.Topology, "kind: " + res.Round.Kind} {
+			if sets[set] == nil {
+				sets[set] = &verdict{}
+			}
+			sets[set].add(res.Verdict)
+			rounds[set]++
 		}
-		sets[set].add(res.Verdict)
-		rounds[set]++
 		if n := nodesOf[res.Round.Topology]; n > 0 {
 			twice += len(res.Verdict.Overlaps)
 			// A fault hits a minority of the nodes, but a rolling restart hits all.
@@ -265,8 +266,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("## Each topology and each kind of lock")
 	line("")
-	line("| topology | kind | rounds | grants | hand-offs | increments | lost increments | refused old fences | leases lost | two holders | other violations |")
-	line("|---|---|---|---|---|---|---|---|---|---|---|")
+	line("| topology or kind | rounds | grants | hand-offs | increments | lost increments | refused old fences | leases lost | two holders | other violations |")
+	line("|---|---|---|---|---|---|---|---|---|---|")
 	for _, set := range slices.Sorted(maps.Keys(sets)) {
 		v := sets[set]
 		line("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d |", set, rounds[set], thousands(v.Grants), thousands(v.Handoffs), thousands(v.Writes), v.LostUpdates, v.Stale+v.LateStale, v.Losses, len(v.Overlaps), len(v.Violations))
