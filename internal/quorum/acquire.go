@@ -13,80 +13,81 @@ import (
 // are split among contenders, so that no contender has a quorum.
 const mostRounds = 3
 
-// Acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
-// voted for the token and agree on the fence.
-func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	if !q.asks.Load() {
-		q.asks.Store(true)
-	}
-	b, ok := q.ballots.enter(q, c)
-	if !ok {
-		return store.Grant{}, errUnderWay
-	}
-	trips := 0
-	for rounds := 1; ; rounds++ {
-		sentAt := time.Now()
-		ask, ok := b.begin(q)
-		if !ok {
-			b.end(q, false, true)
-			return store.Grant{State: store.Undone}, nil
-		}
-		trips++
-		t := q.askForVotes(ctx, b, ask)
-		if t.enough() && !t.won() {
-			trips++
-			q.agree(ctx, c, t)
-		}
-		g, err := t.result()
-		if g.State == store.Busy && t.isSplit() && rounds < mostRounds {
-			b.end(q, false, false)
-			// Contenders pause for different times.
-			<-time.After(time.Millisecond/2 + rand.N(time.Since(sentAt)+time.Millisecond))
-			continue
-		}
-		clean, unclear := b.end(q, t.won(), true)
-		if no, ok := errors.AsType[*store.Refusal](err); ok && unclear {
-			err = no.Err // a Refusal would prove that nothing has happened, but a node may have the token
-		}
-		g.Rounds, g.Unsettled = trips, g.State == store.Busy && !clean
-		if g.State == store.Busy && clean && !c.Queue {
-			q.ballots.drop(c.Owner)
-		}
-		return g, err
-	}
+// acquisition is one acquire. Its steps go on where the last answer arrives, so it has no goroutine.
+type acquisition struct {
+	*quorum
+	ctx      context.Context
+	claim    store.Claim
+	ballot   *ballot
+	onAnswer func(store.Grant, error)
+
+	tally         *tally
+	sentAt        time.Time
+	rounds, trips int
 }
 
-// askForVotes asks the nodes in ask for their votes, and counts the answers.
-func (q *quorum) askForVotes(ctx context.Context, b *ballot, ask nodes) *tally {
-	t := newTally(q)
-	for n := range q.eachNode(q.allNodes() &^ ask) {
+// acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
+// voted for the token and agree on the fence.
+func (q *quorum) acquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
+	q.asks.Store(true)
+	b, ok := q.ballots.enter(c)
+	if !ok {
+		onAnswer(store.Grant{}, errUnderWay)
+		return
+	}
+	a := &acquisition{quorum: q, ctx: ctx, claim: c, ballot: b, onAnswer: onAnswer}
+	a.askForVotes()
+}
+
+// askForVotes begins a round.
+func (a *acquisition) askForVotes() {
+	ask, ok := a.ballot.begin(a.quorum)
+	if !ok {
+		a.ballot.end(a.quorum, false, true)
+		a.onAnswer(store.Grant{State: store.Undone}, nil)
+		return
+	}
+	a.rounds, a.trips, a.sentAt = a.rounds+1, a.trips+1, time.Now()
+	t := newTally(a.quorum)
+	a.tally = t
+	for n := range a.eachNode(a.allNodes() &^ ask) {
 		t.record(n.index, poll{}, errUnderWay)
 	}
-	r := q.newRequest(b.claim)
-	gather(q, q.patience, ask, func(n *node, onAnswer func(poll, error) bool) {
-		n.vote(ctx, r, func(p poll, err error) {
-			b.record(n, p, err)
+	r := a.newRequest(a.claim)
+	gather(a.quorum, a.patience, ask, func(n *node, onAnswer func(poll, error)) {
+		n.vote(a.ctx, r, func(p poll, err error) {
+			a.ballot.record(n, p, err)
 			onAnswer(p, err)
 		})
-	}, t.decided, t.record)
-	return t
+	}, t.decided, func(i int, p poll, err error, late bool) {
+		if !late {
+			t.record(i, p, err)
+		}
+	}, a.agree)
 }
 
 // agree raises the votes to the largest fence among them, at each node that still has its vote. It
 // raises the nodes' counters to the end of the block. The next holder's quorum has a node in common
 // with this quorum, so the next fence is larger, whatever the clocks show.
-func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
+func (a *acquisition) agree(nodes) {
+	t := a.tally
+	if !t.enough() || t.won() {
+		a.end(0)
+		return
+	}
+	a.trips++
 	lower := t.in(store.Granted)
 	fence, block := t.proposal(lower)
-	for n := range q.eachNode(lower) {
+	for n := range a.eachNode(lower) {
 		if t.polls[n.index].Fence == fence {
 			lower = lower.minus(n.index)
 		}
 	}
-	open := gather(q, q.patience, lower, func(n *node, onAnswer func(bool, error) bool) {
-		n.confirm(ctx, c, t.polls[n.index].minted, fence, block, onAnswer)
-	}, t.won, func(i int, confirmed bool, err error) {
+	gather(a.quorum, a.patience, lower, func(n *node, onAnswer func(bool, error)) {
+		n.confirm(a.ctx, a.claim, t.polls[n.index].minted, fence, block, onAnswer)
+	}, t.won, func(i int, confirmed bool, err error, late bool) {
 		switch p := &t.polls[i]; {
+		case late:
 		case err != nil:
 			t.errs[i] = err
 		case confirmed:
@@ -94,8 +95,29 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 		default: // the vote has run out
 			p.State = store.NotOurs
 		}
-	})
-	for n := range q.eachNode(open) { // a vote whose confirmation has no answer does not count
+	}, a.end)
+}
+
+// end ends a round. The nodes in unconfirmed have given votes that do not count.
+func (a *acquisition) end(unconfirmed nodes) {
+	t := a.tally
+	for n := range a.eachNode(unconfirmed) {
 		t.errs[n.index] = errSilent
 	}
+	g, err := t.result()
+	if g.State == store.Busy && t.isSplit() && a.rounds < mostRounds {
+		a.ballot.end(a.quorum, false, false)
+		// Contenders pause for different times.
+		time.AfterFunc(time.Millisecond/2+rand.N(time.Since(a.sentAt)+time.Millisecond), a.askForVotes)
+		return
+	}
+	clean, unclear := a.ballot.end(a.quorum, t.won(), true)
+	if no, ok := errors.AsType[*store.Refusal](err); ok && unclear {
+		err = no.Err // a Refusal would prove that nothing has happened, but a node may have the token
+	}
+	g.Rounds, g.Unsettled = a.trips, g.State == store.Busy && !clean
+	if g.State == store.Busy && clean && !a.claim.Queue {
+		a.ballots.drop(a.claim.Owner)
+	}
+	a.onAnswer(g, err)
 }

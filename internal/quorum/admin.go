@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -49,46 +48,36 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 // quorum any more.
 func (q *quorum) inspect(ctx context.Context, key string) (s keyState, err error) {
 	ctx = context.WithoutCancel(ctx)
-	sameHolder := func(a, b *keyState) bool { return a.id == b.id }
-	sameVote := func(a, b *keyState) bool { return a.id == b.id && a.Fence == b.Fence }
-	views := askEach(q, q.patience, func(n *node) (keyState, error) { return n.readState(ctx, key) }, func(all []answer[keyState]) bool {
-		_, equal := mostShown(all, sameVote)
-		return equal >= q.need
+	type vote struct {
+		id    string
+		fence uint64
+	}
+	views := askEach(q, q.patience, func(n *node) (keyState, error) { return n.readState(ctx, key) }, func(all answers[keyState]) bool {
+		_, same := most(q, all.received(), func(i int) vote { return vote{all.values[i].id, all.values[i].Fence} })
+		return same.count() >= q.need
 	})
-	if err := tooFew(q, "answered", views); err != nil {
+	if err := views.tooFew("answered"); err != nil {
 		return s, err
 	}
-	silent := len(views) - successes(views)
-	views = slices.DeleteFunc(views, func(v answer[keyState]) bool { return v.value.id == "" })
-	holder, votes := mostShown(views, sameHolder)
-	if votes+silent < q.need {
+	held := views.received()
+	silent := len(q.nodes) - held.count()
+	for n := range q.eachNode(held) {
+		if views.values[n.index].id == "" {
+			held = held.minus(n.index)
+		}
+	}
+	_, voters := most(q, held, func(i int) string { return views.values[i].id })
+	if voters.count()+silent < q.need {
 		return s, nil // a token with a minority of the votes is no holder
 	}
-	views = slices.DeleteFunc(views, func(v answer[keyState]) bool { return v.value.id != holder.id })
-	s, _ = mostShown(views, sameVote)
-	lefts := make([]time.Duration, len(views))
-	for i, v := range views {
-		lefts[i] = v.value.Left
+	_, same := most(q, voters, func(i int) uint64 { return views.values[i].Fence })
+	s = views.values[same.first()]
+	var lefts []time.Duration
+	for n := range q.eachNode(voters) {
+		lefts = append(lefts, views.values[n.index].Left)
 	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)
 	return s, nil
-}
-
-// mostShown returns the state that most nodes show, by the function same, and the number of these
-// nodes.
-func mostShown(all []answer[keyState], same func(a, b *keyState) bool) (s keyState, n int) {
-	for _, a := range all {
-		equal := 0
-		for _, b := range all {
-			if a.err == nil && b.err == nil && same(&a.value, &b.value) {
-				equal++
-			}
-		}
-		if equal > n {
-			s, n = a.value, equal
-		}
-	}
-	return s, n
 }
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
@@ -114,9 +103,9 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	t := releaseTally{quorum: q}
 	// The votes that the holder may still have must be no quorum any more.
 	over := func() bool { return t.released+t.notHeld > len(q.nodes)-q.need }
-	open := gather(q, q.patience, q.allNodes(), func(n *node, onAnswer func(store.Grant, error) bool) {
-		n.release(context.WithoutCancel(ctx), c, args, link.Release, func(g store.Grant, err error) { onAnswer(g, err) })
-	}, func() bool { return t.released > 0 && over() }, func(i int, g store.Grant, err error) { t.record(q.nodes[i], g, err) })
+	open := gatherAll(q, q.patience, func(n *node, onAnswer func(store.Grant, error)) {
+		n.release(context.WithoutCancel(ctx), c, args, link.Release, onAnswer)
+	}, func() bool { return t.released > 0 && over() }, t.record)
 	switch {
 	case t.released > 0 && over():
 		return store.Grant{State: store.Released}, nil
@@ -132,8 +121,8 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
 	all := askEach(q, q.patience, func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) },
-		func(all []answer[struct{}]) bool { return successes(all) >= q.need })
-	return tooFew(q, "raised it", all)
+		func(all answers[struct{}]) bool { return all.received().count() >= q.need })
+	return all.tooFew("raised it")
 }
 
 // Keys waits until more than half of the nodes have answered, and returns the keys that any of
@@ -145,17 +134,13 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	all := askEach(q, math.MaxInt64, func(n *node) ([]string, error) { return n.Keys(ctx, pattern) },
-		func(all []answer[[]string]) bool { return successes(all) >= q.need })
-	if err := cmp.Or(ctx.Err(), tooFew(q, "answered", all)); err != nil {
+		func(all answers[[]string]) bool { return all.received().count() >= q.need })
+	if err := cmp.Or(ctx.Err(), all.tooFew("answered")); err != nil {
 		return nil, err
 	}
-	found := make(map[string]struct{})
-	for _, a := range all {
-		for _, key := range a.value {
-			found[key] = struct{}{}
-		}
-	}
-	return slices.Sorted(maps.Keys(found)), nil
+	keys := slices.Concat(all.values...)
+	slices.Sort(keys)
+	return slices.Compact(keys), nil
 }
 
 // Queue returns no waiters: there is no queue on a quorum.

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type ballot struct {
 	votes     [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
 	expires   time.Time         // the time at which all votes that are being given back have expired
 	busy      bool              // an acquire of the token is under way
+	counting  bool              // a round of it may count votes
 	won       bool              // a quorum has granted the token's acquire, so its votes stay until the release
 	releasing bool              // the token is being released
 	released  nodes             // nodes that have confirmed the release
@@ -45,19 +47,17 @@ type ballots struct {
 
 // enter returns the ballot of c.Owner for an acquire that begins, and makes the ballot if there is
 // none. The result ok is false while another acquire of the token is under way.
-func (bs *ballots) enter(q *quorum, c store.Claim) (b *ballot, ok bool) {
+func (bs *ballots) enter(c store.Claim) (b *ballot, ok bool) {
 	now := time.Now()
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	if b = bs.all[c.Owner]; b == nil {
 		if len(bs.all) >= max(bs.sweep, 1024) {
-			for owner, b := range bs.all {
+			maps.DeleteFunc(bs.all, func(_ string, b *ballot) bool {
 				b.mu.Lock()
-				if now.After(b.forgetAt) {
-					delete(bs.all, owner)
-				}
-				b.mu.Unlock()
-			}
+				defer b.mu.Unlock()
+				return now.After(b.forgetAt)
+			})
 			bs.sweep = 2 * len(bs.all)
 		}
 		if bs.all == nil {
@@ -90,19 +90,11 @@ func (bs *ballots) drop(owner string) {
 	delete(bs.all, owner)
 }
 
-// begin begins a round, and returns the nodes to ask. Before that, it waits some milliseconds for
-// late answers to an earlier round. The result ok is false when the token is being released.
+// begin begins a round, and returns the nodes to ask. The result ok is false when the token is being
+// released.
 func (b *ballot) begin(q *quorum) (ask nodes, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for range 5 {
-		if b.asking|b.giving == 0 {
-			break
-		}
-		b.mu.Unlock()
-		<-time.After(time.Millisecond)
-		b.mu.Lock()
-	}
 	if b.giving != 0 && time.Now().After(b.expires) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
@@ -110,7 +102,7 @@ func (b *ballot) begin(q *quorum) (ask nodes, ok bool) {
 		return 0, false
 	}
 	ask = q.allNodes() &^ (b.asking | b.giving)
-	b.asking |= ask
+	b.asking, b.counting = b.asking|ask, true
 	return ask, true
 }
 
@@ -130,56 +122,45 @@ func (b *ballot) record(n *node, p poll, err error) {
 		b.unclear = b.unclear.plus(i)
 	}
 	late := b.releasing && (b.holds | b.unclear).has(i)
-	var lost nodes
-	if !b.busy {
-		lost = b.lose(n.quorum)
-	}
 	c := b.claim
 	c.TombstoneTTL = calls.UndoFor(b.unclear.has(i), c.TTL)
 	b.mu.Unlock()
 	if late {
 		n.repeatRelease(c)
 	}
-	b.giveBack(n.quorum, lost)
+	b.giveBack(n.quorum)
 }
 
 // end ends a round. If the round was lost, it gives the votes of the token back. If the round is the
-// last one, it ends the acquire, and a vote that comes later is given back too. The result clean is
-// true if no node has a vote, or may get one. The result unclear is true if a node may have a vote,
-// or may give it later, that only a release takes back.
+// last one, it ends the acquire. The result clean is true if no node has a vote, or may get one. The
+// result unclear is true if a node may have a vote, or may give it later, that only a release takes
+// back.
 func (b *ballot) end(q *quorum, won, last bool) (clean, unclear bool) {
 	b.mu.Lock()
-	b.won, b.busy = b.won || won, !last
-	lost := b.lose(q)
+	b.won, b.busy, b.counting = b.won || won, !last, false
 	clean, unclear = b.asking|b.giving|b.holds|b.unclear == 0, b.asking|b.unclear != 0
 	b.mu.Unlock()
-	b.giveBack(q, lost)
+	b.giveBack(q)
 	return clean, unclear
 }
 
-// lose returns the nodes whose votes do not count any more, for giveBack. The caller holds b.mu.
-func (b *ballot) lose(q *quorum) (lost nodes) {
-	if b.won || b.releasing {
-		return 0
+// giveBack withdraws the votes that do not count any more. Their nodes get no other acquire of the
+// token before they have confirmed the withdrawal. A late repetition of the withdrawal finds another
+// vote and has no effect. The calls have the class Release, because rivals wait for these votes.
+func (b *ballot) giveBack(q *quorum) {
+	b.mu.Lock()
+	lost := b.holds &^ b.asking &^ b.giving
+	if b.counting || b.won || b.releasing || lost == 0 {
+		b.mu.Unlock()
+		return
 	}
-	lost = b.holds &^ b.asking &^ b.giving
 	b.giving |= lost
 	b.expires = time.Now().Add(b.claim.TTL + 2*q.skew)
-	return lost
-}
-
-// giveBack withdraws the votes that the nodes in lost gave in a lost round. They get no other acquire
-// of the token before they have confirmed the withdrawal. A late repetition of the withdrawal finds
-// another vote and has no effect. The calls have the class Release, because rivals wait for these
-// votes.
-func (b *ballot) giveBack(q *quorum, lost nodes) {
+	c, votes, useless := store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}, b.votes, b.expires
+	b.mu.Unlock()
 	for n := range q.eachNode(lost) {
-		b.mu.Lock()
-		c := store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL}
-		vote, useless := b.votes[n.index], b.expires
-		b.mu.Unlock()
 		n.links.Repeat(calls.Chore{Claim: c, Useless: useless, Try: func(c store.Claim, onAnswer func(store.Grant, error)) {
-			n.release(backgroundContext, c, releaseArgs{vote: vote}, link.Release, func(g store.Grant, err error) {
+			n.release(backgroundContext, c, releaseArgs{vote: votes[n.index]}, link.Release, func(g store.Grant, err error) {
 				if err == nil {
 					b.mu.Lock()
 					b.giving, b.holds = b.giving.minus(n.index), b.holds.minus(n.index)

@@ -44,14 +44,6 @@ func (c *clocks) note(i int, server time.Time, sentAt time.Time) {
 	*k = clock{offset, half, now}
 }
 
-// now returns the time by the median of the nodes' clocks. Until the first node's clock is
-// measured, it returns the time by the clock of the process.
-func (c *clocks) now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.local().Add(c.median())
-}
-
 // offset returns the last measured distance of node i's clock from the median, and the least
 // distance that is possible. Both are 0 for a clock that was never measured.
 func (c *clocks) offset(i int) (d, least time.Duration) {
@@ -65,9 +57,10 @@ func (c *clocks) offset(i int) (d, least time.Duration) {
 	return d, max(d.Abs()-k.slack, 0)
 }
 
-// compare returns the number of nodes whose clocks were measured within skew of the median, and the
-// nodes whose clocks are farther from it.
-func (c *clocks) compare(skew time.Duration) (near int, far nodes) {
+// compare returns the time by the median of the nodes' clocks, or, until the first clock is measured,
+// by the clock of the process; the number of nodes whose clocks were measured within skew of the
+// median; and the nodes whose clocks are farther from it.
+func (c *clocks) compare(skew time.Duration) (now time.Time, near int, far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	median := c.median()
@@ -80,7 +73,7 @@ func (c *clocks) compare(skew time.Duration) (near int, far nodes) {
 			near++
 		}
 	}
-	return near, far
+	return c.local().Add(median), near, far
 }
 
 // median returns the median of the measured offsets. For an even number of offsets, it returns the

@@ -41,57 +41,57 @@ func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 		return err
 	}
 	unmarked, changes := 0, 0
-	var errs []error
+	errs := make([]error, len(q.nodes))
 	servers := make(map[string]int)
 	for _, p := range places {
-		if other, known := servers[p.view.id]; known && other != p.node.index {
-			return q.newError("nothing was changed", []error{p.node.error(errTwice(other))})
-		}
+		other, known := servers[p.view.id]
 		servers[p.view.id] = p.node.index
 		settings := q.settingsLike(p.view.text)
 		err := q.reason(&p.view, settings)
 		no, ok := errors.AsType[*notVoting](err)
 		switch {
+		case known && other != p.node.index:
+			errs[p.node.index] = errTwice(other)
 		case ok && no.state == store.NodeJoins && p.view.text == "":
 			unmarked++
 		case err != nil:
-			errs = append(errs, p.node.error(err))
+			errs[p.node.index] = err
 		case settings != q.settings:
 			changes++
 		}
 	}
-	switch {
-	case len(errs) > 0:
+	why := ""
+	switch failed := slices.ContainsFunc(errs, isError); {
+	case failed:
 	case unmarked == len(places):
 		return q.declareNew(ctx, places)
 	case unmarked > 0:
-		errs = append(errs, errors.New("some of the servers are nodes already; a new server beside them needs no enrolment, because it votes by itself after its wait"))
+		why = ": some of the servers are nodes already; a new server beside them needs no enrolment, because it votes by itself after its wait"
 	case changes == 0:
-		errs = append(errs, errors.New("the servers are nodes already, and all vote"))
+		why = ": the servers are nodes already, and all vote"
 	case !cfg.MaxTTLGiven:
-		errs = append(errs, errors.New("the servers are nodes already, with another longest TTL; give WithMaxTTL to change it"))
+		why = ": the servers are nodes already, with another longest TTL; give WithMaxTTL to change it"
 	default:
 		return q.markAll(ctx, places, func(p *place) string {
 			m, _ := parseMarker(p.view.text)
 			return m.since
 		})
 	}
-	return q.newError("nothing was changed", errs[:min(len(errs), len(q.nodes))])
+	return q.newError("nothing was changed"+why, errs)
 }
+
+func isError(err error) bool { return err != nil }
 
 // declareNew writes markers that vote at once, if no server holds a lease.
 func (q *quorum) declareNew(ctx context.Context, places []*place) error {
-	var errs []error
-	for i, a := range askEach(q, q.patience, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }, nil) {
-		if a.err == nil && len(a.value) > 0 {
-			a.err = fmt.Errorf("the server is not new: it holds %d leases, such as that of %s", len(a.value), a.value[0])
-		}
-		if a.err != nil {
-			errs = append(errs, q.nodes[i].error(a.err))
+	all := askEach(q, q.patience, func(n *node) ([]string, error) { return n.Keys(ctx, "*") }, nil)
+	for i, keys := range all.values {
+		if len(keys) > 0 {
+			all.errs[i] = fmt.Errorf("the server is not new: it holds %d leases, such as that of %s", len(keys), keys[0])
 		}
 	}
-	if len(errs) > 0 {
-		return q.newError("nothing was changed", errs)
+	if slices.ContainsFunc(all.errs, isError) {
+		return q.newError("nothing was changed", all.errs)
 	}
 	return q.markAll(ctx, places, func(*place) string { return alwaysSince })
 }
@@ -117,11 +117,7 @@ func (q *quorum) places(ctx context.Context) (all []*place, err error) {
 // returns.
 func (q *quorum) markAll(ctx context.Context, all []*place, since func(p *place) string) error {
 	return q.atEach(ctx, all, func(ctx context.Context, p *place) error {
-		answer, err := p.view.mark(ctx, p.standing, marker{p.view.id, since(p), q.settings})
-		if err == nil && answer != "1" {
-			err = errChanged
-		}
-		return err
+		return p.view.mark(ctx, p.standing, marker{p.view.id, since(p), q.settings})
 	})
 }
 
@@ -140,14 +136,19 @@ func (q *quorum) atEach(ctx context.Context, all []*place, do func(ctx context.C
 			if err := do(ctx, p); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				first[p.node.index] = cmp.Or(first[p.node.index], p.node.error(err))
+				first[p.node.index] = cmp.Or(first[p.node.index], err)
 			}
 		})
 	}
 	working.Wait()
-	errs := slices.DeleteFunc(first, func(err error) bool { return err == nil })
-	if ctx.Err() != nil || len(errs) == 0 {
+	failed := 0
+	for _, err := range first {
+		if err != nil {
+			failed++
+		}
+	}
+	if ctx.Err() != nil || failed == 0 {
 		return ctx.Err()
 	}
-	return q.newError(fmt.Sprintf("%d of %d nodes failed", len(errs), len(q.nodes)), errs)
+	return q.newError(fmt.Sprintf("%d of %d nodes failed", failed, len(q.nodes)), first)
 }

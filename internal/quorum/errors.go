@@ -21,15 +21,21 @@ type quorumError struct {
 	retryAfter time.Duration // time until enough nodes are expected to vote; 0: unknown
 }
 
-// newError returns ErrQuorum with a summary and the errors of the nodes that have failed.
-func (q *quorum) newError(summary string, nodes []error) *quorumError {
-	lefts := make([]time.Duration, len(q.nodes)-len(nodes)) // the other nodes vote now
-	for _, err := range nodes {
+// newError returns ErrQuorum with a summary and the errors of the nodes that have failed. The
+// parameter errs has an error, or nil, for each node.
+func (q *quorum) newError(summary string, errs []error) error {
+	e := &quorumError{summary: summary}
+	var lefts []time.Duration
+	for i, err := range errs {
+		if err == nil {
+			lefts = append(lefts, 0) // the node votes now
+			continue
+		}
 		if no, ok := errors.AsType[*notVoting](err); ok && no.left > 0 {
 			lefts = append(lefts, no.left)
 		}
+		e.nodes = append(e.nodes, q.nodes[i].error(err))
 	}
-	e := &quorumError{summary: summary, nodes: nodes}
 	if slices.Sort(lefts); len(lefts) >= q.need {
 		e.retryAfter = lefts[q.need-1]
 	}
@@ -37,9 +43,9 @@ func (q *quorum) newError(summary string, nodes []error) *quorumError {
 }
 
 // errTooFew returns ErrQuorum for a step that only n nodes have done. The parameter predicate
-// describes what these nodes did, and nodes has the errors of the other nodes.
-func (q *quorum) errTooFew(predicate string, n int, nodes []error) error {
-	return q.newError(fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), nodes)
+// describes what these nodes did.
+func (q *quorum) errTooFew(predicate string, n int, errs []error) error {
+	return q.newError(fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), errs)
 }
 
 func (e *quorumError) Error() string {

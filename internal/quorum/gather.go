@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,64 +20,70 @@ func (s nodes) minus(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int        { return bits.OnesCount32(uint32(s)) }
 func (s nodes) first() int        { return bits.TrailingZeros32(uint32(s)) }
 
-// gather does one step on the nodes in targets at once, and returns at its end. It calls the
-// function call for each node. This function must not wait, and must pass the node's answer to
-// onAnswer once, on any goroutine. The function take gets one answer after the other. The result of
-// onAnswer is false for an answer that comes after the end, which is not taken.
+// gathering is one step on several nodes at once.
+type gathering struct {
+	quorum  *quorum
+	decided func() bool
+	then    func(open nodes)
+
+	mu    sync.Mutex
+	open  nodes       // the nodes that have not answered
+	timer *time.Timer // set when all calls were made
+	ended bool
+}
+
+// gather begins one step on the nodes in targets, and does not wait. It calls the function call for
+// each node. This function must not wait, and must pass the node's answer to onAnswer once, on any
+// goroutine. The function take gets one answer after the other; late is true for an answer that
+// comes after the end of the step.
 //
 // The step ends when all nodes have answered, when decided returns true, or when the time within is
 // over. It also ends when it waits only for unresponsive nodes and the other nodes are a quorum. If
-// decided is nil, only the first and the third of these ends are possible. The result open has the
-// nodes whose answers were not taken.
-func gather[T any](q *quorum, within time.Duration, targets nodes, call func(n *node, onAnswer func(T, error) bool),
-	decided func() bool, take func(i int, v T, err error),
-) (open nodes) {
-	var mu sync.Mutex
-	ended, over := false, make(chan struct{})
-	open = targets
-	end := func(late bool) { // the caller holds mu
-		if ended || !late && open != 0 && (decided == nil || !decided() && !q.isHopeless(open)) {
-			return
-		}
-		ended = true
-		for n := range q.eachNode(open) {
-			n.behind.Add(1)
-			if late {
-				n.failed.Store(fewFailures)
-			}
-		}
-		close(over)
-	}
+// decided is nil, only the first and the third of these ends are possible. At the end, the function
+// then gets the nodes that have not answered, on the goroutine of the last answer.
+func gather[T any](q *quorum, within time.Duration, targets nodes, call func(n *node, onAnswer func(T, error)),
+	decided func() bool, take func(i int, v T, err error, late bool), then func(open nodes),
+) {
+	g := &gathering{quorum: q, decided: decided, then: then, open: targets}
 	for n := range q.eachNode(targets) {
 		n.calls.Enter()
-		call(n, func(v T, err error) bool {
+		call(n, func(v T, err error) {
 			defer n.calls.Leave()
 			n.noteEnd(err)
-			mu.Lock()
-			defer mu.Unlock()
-			if ended {
+			g.mu.Lock()
+			if g.ended {
 				n.behind.Add(-1)
-				return false
+			} else {
+				g.open = g.open.minus(n.index)
 			}
-			open = open.minus(n.index)
-			take(n.index, v, err)
-			end(false)
-			return true
+			take(n.index, v, err, g.ended)
+			g.end(false)
 		})
 	}
-	mu.Lock()
-	end(false) // a step on no nodes, or on unresponsive nodes, gets no answer
-	mu.Unlock()
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case <-over:
-	case <-timer.C:
-		mu.Lock()
-		end(true)
-		mu.Unlock()
+	g.mu.Lock()
+	g.timer = time.AfterFunc(within, func() {
+		g.mu.Lock()
+		g.end(true)
+	})
+	g.end(false) // a step on no nodes, or on unresponsive nodes, gets no answer
+}
+
+// end ends the step if it is over. The caller has locked g.mu, which end unlocks.
+func (g *gathering) end(late bool) {
+	if g.ended || g.timer == nil || !late && g.open != 0 && (g.decided == nil || !g.decided() && !g.quorum.isHopeless(g.open)) {
+		g.mu.Unlock()
+		return
 	}
-	return open
+	g.ended = true
+	g.timer.Stop()
+	for n := range g.quorum.eachNode(g.open) {
+		n.behind.Add(1)
+		if late {
+			n.failed.Store(fewFailures)
+		}
+	}
+	g.mu.Unlock()
+	g.then(g.open)
 }
 
 // isHopeless reports whether all nodes in open are unresponsive and the other nodes are a quorum.
@@ -93,53 +100,70 @@ func (q *quorum) isHopeless(open nodes) bool {
 	return responsive >= q.need
 }
 
-// answer is the answer of one node.
-type answer[T any] struct {
-	value T
-	err   error
+// gatherAll does the work of gather, and waits for the end of the step. Late answers are dropped.
+func gatherAll[T any](q *quorum, within time.Duration, call func(n *node, onAnswer func(T, error)), decided func() bool, take func(i int, v T, err error)) (open nodes) {
+	over := make(chan nodes, 1)
+	gather(q, within, q.allNodes(), call, decided, func(i int, v T, err error, late bool) {
+		if !late {
+			take(i, v, err)
+		}
+	}, func(open nodes) { over <- open })
+	return <-over
 }
 
-// askEach asks all nodes at once by the function ask, which may wait, and returns the answers by
-// node. A node that has not answered has errSilent.
-func askEach[T any](q *quorum, within time.Duration, ask func(n *node) (T, error), decided func([]answer[T]) bool) []answer[T] {
-	all := make([]answer[T], len(q.nodes))
-	for i := range all {
-		all[i].err = errSilent
-	}
+// answers are the answers of all nodes. A node that has not answered has errSilent.
+type answers[T any] struct {
+	quorum *quorum
+	values []T
+	errs   []error
+}
+
+// askEach asks all nodes at once by the function ask, which may wait, and returns the answers.
+func askEach[T any](q *quorum, within time.Duration, ask func(n *node) (T, error), decided func(answers[T]) bool) answers[T] {
+	all := answers[T]{q, make([]T, len(q.nodes)), slices.Repeat([]error{errSilent}, len(q.nodes))}
 	var enough func() bool
 	if decided != nil {
 		enough = func() bool { return decided(all) }
 	}
-	gather(q, within, q.allNodes(), func(n *node, onAnswer func(T, error) bool) {
+	gatherAll(q, within, func(n *node, onAnswer func(T, error)) {
 		n.links.Pool.Do(func() { onAnswer(ask(n)) })
-	}, enough, func(i int, v T, err error) { all[i] = answer[T]{v, err} })
+	}, enough, func(i int, v T, err error) { all.values[i], all.errs[i] = v, err })
 	return all
 }
 
-// successes returns the number of answers without an error.
-func successes[T any](all []answer[T]) (n int) {
-	for _, a := range all {
-		if a.err == nil {
-			n++
+// received returns the nodes that have answered without an error.
+func (a answers[T]) received() (set nodes) {
+	for i, err := range a.errs {
+		if err == nil {
+			set = set.plus(i)
 		}
 	}
-	return n
+	return set
 }
 
-// tooFew returns nil if at least q.need of the answers have no error. Otherwise it returns ErrQuorum
-// with the errors. The parameter predicate describes what the other nodes did.
-func tooFew[T any](q *quorum, predicate string, all []answer[T]) error {
-	n := successes(all)
-	if n >= q.need {
-		return nil
+// tooFew returns nil if a quorum of nodes has answered without an error. Otherwise it returns
+// ErrQuorum. The parameter predicate describes what the other nodes did.
+func (a answers[T]) tooFew(predicate string) error {
+	if n := a.received().count(); n < a.quorum.need {
+		return a.quorum.errTooFew(predicate, n, a.errs)
 	}
-	var errs []error
-	for i, a := range all {
-		if a.err != nil {
-			errs = append(errs, q.nodes[i].error(a.err))
+	return nil
+}
+
+// most returns the value that most of the nodes in set have, and these nodes.
+func most[K comparable](q *quorum, set nodes, value func(i int) K) (v K, same nodes) {
+	for n := range q.eachNode(set) {
+		k, these := value(n.index), nodes(0)
+		for m := range q.eachNode(set) {
+			if value(m.index) == k {
+				these = these.plus(m.index)
+			}
+		}
+		if these.count() > same.count() {
+			v, same = k, these
 		}
 	}
-	return q.errTooFew(predicate, n, errs)
+	return v, same
 }
 
 const (

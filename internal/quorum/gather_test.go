@@ -9,8 +9,8 @@ import (
 
 // onGoroutine turns call, which waits for its answer, into a function for gather, which runs each
 // call on a new goroutine.
-func onGoroutine(call func(n *node) (int, error)) func(n *node, answered func(int, error) bool) {
-	return func(n *node, answered func(int, error) bool) { go func() { answered(call(n)) }() }
+func onGoroutine(call func(n *node) (int, error)) func(n *node, onAnswer func(int, error)) {
+	return func(n *node, onAnswer func(int, error)) { go func() { onAnswer(call(n)) }() }
 }
 
 // While the other nodes are enough for a quorum, steps stop waiting for a bad node: after one call
@@ -26,7 +26,7 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 		// the third node's answer.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
-			gather(q, q.patience, q.allNodes(), onGoroutine(func(n *node) (int, error) {
+			gatherAll(q, q.patience, onGoroutine(func(n *node) (int, error) {
 				if n.index == 2 {
 					return 0, last()
 				}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,7 +53,7 @@ func (n *node) error(err error) error {
 
 // request is a request for votes. The words of the call are made once for all nodes.
 type request struct {
-	claim store.Claim
+	key   string
 	fence uint64 // the proposed fence, which is the present time
 	block int    // the number of fences to reserve
 	wait  string // how long a node waits that may have forgotten leases
@@ -62,8 +63,9 @@ type request struct {
 // newRequest returns the request for the claim c. If the clocks of a majority are known, a node can
 // compare its own clock with the proposed fence, and can begin its wait.
 func (q *quorum) newRequest(c store.Claim) *request {
-	r := &request{claim: c, fence: uint64(q.clocks.now().UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
-	if near, _ := q.clocks.compare(q.skew); near >= q.need {
+	now, near, _ := q.clocks.compare(q.skew)
+	r := &request{key: c.Key, fence: uint64(now.UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
+	if near >= q.need {
 		r.wait = strconv.FormatInt(q.quarantine().Microseconds(), 10)
 	}
 	keys := []string{c.Key, redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner), redisstore.NodeKey}
@@ -76,19 +78,6 @@ func (q *quorum) newRequest(c store.Claim) *request {
 	earliest := strconv.FormatUint(max(r.fence-skew, last-mostAhead), 10)
 	r.call = voteScript.Call(keys, q.settings, lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(r.fence+skew, 10))
 	return r
-}
-
-// callTo returns the call of vote.lua for the node with the standing s. A node that voted lately
-// gets no further argument.
-func (r *request) callTo(s *standing, checks bool) redisstore.Call {
-	call := r.call.Again()
-	if s.node.cluster {
-		call.Words[markerWord] = s.marker
-	}
-	if checks {
-		call.Words = append(call.Words, r.wait)
-	}
-	return call
 }
 
 // markerWord is the place of the marker in a call of vote.lua: EVALSHA has three words before its
@@ -108,7 +97,7 @@ type poll struct {
 
 // vote sends the request to the node, and passes the answer to onAnswer.
 func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error)) {
-	s := n.standing(n.slotOf(r.claim.Key))
+	s := n.standing(n.slotOf(r.key))
 	checks, err := s.mayAsk()
 	if n.lags() {
 		err = errLags
@@ -119,7 +108,14 @@ func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error))
 	}
 	n.lastUsed.Store(s)
 	sentAt := time.Now()
-	call := r.callTo(s, checks)
+	call := *r.call
+	if n.cluster {
+		call.Words = slices.Clone(call.Words)
+		call.Words[markerWord] = s.marker
+	}
+	if checks { // a node that voted lately gets no further argument
+		call.Words = append(slices.Clip(call.Words), r.wait)
+	}
 	call.Begin(ctx, n.links, link.Ask, func(v string, err error) {
 		var p poll
 		if err == nil {
@@ -199,7 +195,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 // confirm raises the vote of c, for which the node has made the fence minted, to fence, the fence of
 // the quorum, with the given number of fences in its block. It calls onAnswer with false when the
 // owner does not have the vote any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error) bool) {
+func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error)) {
 	confirmScript.Call(
 		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(n.slotOf(c.Key)).marker},
 		n.quorum.settings, c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10),
@@ -259,7 +255,7 @@ func (n *node) repeatRelease(c store.Claim) {
 
 // renew renews the votes of the leases cs, whose keys have one marker at this node, and passes the
 // answers and the identity of the server to onAnswer.
-func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error) bool) {
+func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error)) {
 	s := n.standing(n.slotOf(cs[0].Key))
 	keys := make([]string, 0, len(cs)+1)
 	args := make([]any, 0, 2*len(cs)+1)

@@ -41,7 +41,8 @@ type quorum struct {
 
 	clocks  *clocks
 	ballots ballots
-	pool    calls.Pool // the goroutines of the steps; those of a node only call the node
+	steps   calls.Tasks // the acquires and releases under way
+	pool    calls.Pool  // the goroutines of renewals; those of a node only call the node
 }
 
 // Capabilities returns what a quorum can do besides its steps. It has no queue and sends no
@@ -115,25 +116,40 @@ func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Begin begins a step on a goroutine of the quorum. A step at a quorum ends soon by itself, so it
-// needs no time-out, and an undo is a release like any other.
+// Begin begins a step. A step at a quorum ends soon by itself, so it needs no time-out, and an undo is
+// a release like any other.
 func (q *quorum) Begin(ctx context.Context, step calls.Step, c store.Claim, onAnswer func(store.Grant, error)) *calls.Future {
-	do := q.Release
-	if step == calls.Acquire {
-		do = q.Acquire
-	}
 	f, ok := q.pool.Future(onAnswer)
-	if ok {
-		q.pool.Do(func() { f.Deliver(do(ctx, c)) })
+	if !ok {
+		return f
 	}
+	do := q.release
+	if step == calls.Acquire {
+		do = q.acquire
+	}
+	q.steps.Enter()
+	do(ctx, c, func(g store.Grant, err error) {
+		f.Deliver(g, err)
+		q.steps.Leave()
+	})
 	return f
+}
+
+// Acquire makes the step that Begin begins.
+func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return calls.Await(q.Begin(ctx, calls.Acquire, c, nil))
+}
+
+// Release makes the step that Begin begins.
+func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	return calls.Await(q.Begin(ctx, calls.Release, c, nil))
 }
 
 // close waits for the steps that are under way, and for the releases that nodes have not confirmed,
 // at most until ctx ends. The nodes come last, because the steps end at the nodes: a late vote
 // needs a release there.
 func (q *quorum) close(ctx context.Context) error {
-	err := q.pool.Stop(ctx)
+	err := cmp.Or(q.steps.Wait(ctx), q.pool.Stop(ctx))
 	ended := make(chan error, len(q.nodes))
 	for _, n := range q.nodes {
 		go func() { ended <- n.close(ctx) }()

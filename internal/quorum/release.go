@@ -11,67 +11,64 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
+// release withdraws the votes. The result is Released when a quorum of votes existed. When enough
 // answers have decided the release, the quorum repeats it at each node that has not confirmed it.
 // If the answers do not decide the release, the Engine repeats the whole release.
-func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+func (q *quorum) release(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
 	atOnce, later, unclear, confirmed := q.allNodes(), nodes(0), nodes(0), nodes(0)
 	b := q.ballots.get(c.Owner)
 	if b != nil {
 		atOnce, later, unclear, confirmed = b.markReleasing(&c)
 	}
-	withTombstone := c
-	withTombstone.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
-	claim := func(n *node) *store.Claim {
-		if unclear.has(n.index) {
-			return &withTombstone
+	claim := func(i int) store.Claim {
+		c := c
+		if unclear.has(i) {
+			c.TombstoneTTL = max(c.TombstoneTTL, calls.UndoFor(true, c.TTL))
 		}
-		return &c
+		return c
 	}
-	repeat := func(n *node, err error) {
+	repeat := func(i int, err error) {
 		if no, ok := errors.AsType[*store.Refusal](err); err != nil && (!ok || no.Temporary || no.UntilRepaired) {
-			n.repeatRelease(*claim(n))
+			q.nodes[i].repeatRelease(claim(i))
 		}
 	}
 	t := &releaseTally{quorum: q, released: confirmed.count(), notHeld: len(q.nodes) - (atOnce | later | confirmed).count()}
 	for n := range q.eachNode(later) {
-		t.record(n, store.Grant{}, errUnderWay)
+		t.fail(n.index, errUnderWay)
 	}
-	failed := make(map[*node]error)
-	open := gather(q, q.patience, atOnce, func(n *node, onAnswer func(store.Grant, error) bool) {
-		end := func(g store.Grant, err error) {
-			if b != nil && g.State == store.Released {
-				b.recordReleased(n.index)
-			}
-			n.calls.Enter()
-			defer n.calls.Leave()
-			if inTime := onAnswer(g, err); !inTime && t.decided() {
-				repeat(n, err)
-			}
-		}
+	gather(q, q.patience, atOnce, func(n *node, onAnswer func(store.Grant, error)) {
 		if n.lags() {
-			end(store.Grant{}, errLags)
+			onAnswer(store.Grant{}, errLags)
 			return
 		}
-		n.release(ctx, *claim(n), releaseArgs{}, link.Release, end)
-	}, t.decided, func(i int, g store.Grant, err error) {
-		if t.record(q.nodes[i], g, err); err != nil {
-			failed[q.nodes[i]] = err
+		n.release(ctx, claim(n.index), releaseArgs{}, link.Release, onAnswer)
+	}, t.decided, func(i int, g store.Grant, err error, late bool) {
+		if b != nil && g.State == store.Released {
+			b.recordReleased(i)
 		}
+		if !late {
+			t.record(i, g, err)
+		} else if t.decided() {
+			repeat(i, err)
+		}
+	}, func(open nodes) {
+		g, err := t.result(open)
+		if err != nil {
+			onAnswer(g, err)
+			return
+		}
+		for n := range q.eachNode(atOnce &^ open) {
+			if t.errs != nil {
+				repeat(n.index, t.errs[n.index])
+			}
+		}
+		if b != nil && c.TombstoneTTL > 0 {
+			b.forgetSoon()
+		} else {
+			q.ballots.drop(c.Owner)
+		}
+		onAnswer(g, nil)
 	})
-	g, err := t.result(open)
-	if err != nil {
-		return g, err
-	}
-	for n, err := range failed {
-		repeat(n, err)
-	}
-	if b != nil && c.TombstoneTTL > 0 {
-		b.forgetSoon()
-	} else {
-		q.ballots.drop(c.Owner)
-	}
-	return g, nil
 }
 
 // releaseTally counts the answers to a release or a renewal. For a renewal, Released means that the
@@ -83,14 +80,14 @@ type releaseTally struct {
 	doneMarks int // number of the nodes in notHeld that have the done mark
 	revoked   bool
 	reason    string
-	errs      []error
+	errs      []error // by node; nil: none has failed
 }
 
-// record counts the answer (g, err) of node n.
-func (t *releaseTally) record(n *node, g store.Grant, err error) {
+// record counts the answer (g, err) of node i.
+func (t *releaseTally) record(i int, g store.Grant, err error) {
 	switch {
 	case err != nil:
-		t.errs = append(t.errs, n.error(err))
+		t.fail(i, err)
 		return
 	case g.State == store.Released:
 		t.released++
@@ -101,6 +98,13 @@ func (t *releaseTally) record(n *node, g store.Grant, err error) {
 		t.doneMarks++
 	}
 	t.notHeld++
+}
+
+func (t *releaseTally) fail(i int, err error) {
+	if t.errs == nil {
+		t.errs = make([]error, len(t.quorum.nodes))
+	}
+	t.errs[i] = err
 }
 
 // decided reports whether no further answer can change the result.
@@ -122,11 +126,10 @@ func (t *releaseTally) result(open nodes) (store.Grant, error) {
 	case t.released >= t.quorum.need:
 		return store.Grant{State: store.Released}, nil
 	case !t.decided():
-		errs := t.errs
 		for n := range t.quorum.eachNode(open) {
-			errs = append(errs, n.error(errSilent))
+			t.fail(n.index, errSilent)
 		}
-		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, errs)
+		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, t.errs)
 	case t.revoked:
 		return store.Grant{State: store.Revoked, Reason: t.reason}, nil
 	case t.doneMarks > 0 && t.released+t.doneMarks >= t.quorum.need:
@@ -170,7 +173,7 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 		claims[i], counts[i].quorum = cs[at], q
 	}
 	servers := make(map[string]bool)
-	open := gather(q, q.patience, q.allNodes(), func(n *node, onAnswer func(renewed, error) bool) {
+	open := gatherAll(q, q.patience, func(n *node, onAnswer func(renewed, error)) {
 		n.renew(ctx, claims, onAnswer)
 	}, func() bool {
 		return !slices.ContainsFunc(counts, func(t releaseTally) bool { return !t.decided() })
@@ -184,7 +187,7 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 			if err == nil && r.yes[i] == '1' {
 				g.State, err = store.Released, r.clockOff
 			}
-			counts[i].record(q.nodes[at], g, err)
+			counts[i].record(at, g, err)
 		}
 	})
 	for i := range counts {
@@ -200,15 +203,16 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 // findRevocation finds out whether the lost lease of c was revoked, and records this in g. A
 // revocation leaves its note at a quorum of nodes.
 func (q *quorum) findRevocation(ctx context.Context, c *store.Claim, g *store.Grant) {
+	found := func(text *string) bool { return text != nil }
 	all := askEach(q, q.patience, func(n *node) (*string, error) {
 		if text, ok := n.Revoked(ctx, *c); ok {
 			return &text, nil
 		}
 		return nil, nil
-	}, func(all []answer[*string]) bool { return successes(all) >= q.need || slices.ContainsFunc(all, isNote) })
-	if i := slices.IndexFunc(all, isNote); i >= 0 {
-		g.State, g.Reason = store.Revoked, *all[i].value
+	}, func(all answers[*string]) bool {
+		return all.received().count() >= q.need || slices.ContainsFunc(all.values, found)
+	})
+	if i := slices.IndexFunc(all.values, found); i >= 0 {
+		g.State, g.Reason = store.Revoked, *all.values[i]
 	}
 }
-
-func isNote(a answer[*string]) bool { return a.value != nil }

@@ -94,7 +94,7 @@ func (s *standing) record(checked bool, err error) {
 // marker must say that its wait has not begun.
 func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 	q.clocks.note(n.index, clock, sentAt)
-	near, far := q.clocks.compare(q.skew)
+	_, near, far := q.clocks.compare(q.skew)
 	if near < q.need {
 		return
 	}
@@ -123,10 +123,7 @@ func (s *standing) expelLocked() {
 		v, err := s.node.look(ctx, s.marker)
 		if m, ok := parseMarker(v.text); err == nil && ok && m.id == v.id && m.since != neverSince {
 			m.since = neverSince
-			var answer string
-			if answer, err = v.mark(ctx, s, m); answer != "1" {
-				err = errors.Join(err, errChanged)
-			}
+			err = v.mark(ctx, s, m)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -134,8 +131,6 @@ func (s *standing) expelLocked() {
 		s.reason = s.node.quorum.errStepped()
 	})
 }
-
-var errChanged = errors.New("the node's marker has changed meanwhile")
 
 // marker is the value of a node's key N: see votes.lua.
 type marker struct {
@@ -186,8 +181,12 @@ func (n *node) look(ctx context.Context, marker string) (v view, err error) {
 }
 
 // mark changes the marker of s to m, if it is still what v shows.
-func (v *view) mark(ctx context.Context, s *standing, m marker) (answer string, err error) {
-	return markScript.Run(ctx, s.node.links, []string{s.marker}, v.id, v.text, m.String())
+func (v *view) mark(ctx context.Context, s *standing, m marker) error {
+	answer, err := markScript.Run(ctx, s.node.links, []string{s.marker}, v.id, v.text, m.String())
+	if err == nil && answer != "1" {
+		err = errors.New("the node's marker has changed meanwhile")
+	}
+	return err
 }
 
 // reason returns why the node with this view does not vote in a quorum with the given settings, or
@@ -231,9 +230,9 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 	all := make([]store.Node, len(q.nodes))
 	servers := make(map[string]int)
 	for i, n := range q.nodes {
-		err := views[i].err
+		err := views.errs[i]
 		if err == nil {
-			err = q.outOfPlace(&views[i].value, i, servers)
+			err = q.outOfPlace(&views.values[i], i, servers)
 		}
 		all[i] = store.Node{Index: i, Addr: n.addr, State: store.NodeVotes}
 		all[i].Offset, _ = q.clocks.offset(i)

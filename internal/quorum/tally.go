@@ -31,7 +31,7 @@ func (t *tally) record(i int, p poll, err error) {
 	}
 	t.replied = t.replied.plus(i)
 	t.polls[i], t.errs[i] = p, err
-	_, t.clockOff = t.quorum.clocks.compare(t.quorum.skew)
+	_, _, t.clockOff = t.quorum.clocks.compare(t.quorum.skew)
 }
 
 // usable returns the nodes that have answered and whose clocks are right. It uses t.clockOff and not
@@ -56,28 +56,12 @@ func (t *tally) in(s store.State) (set nodes) {
 	return set
 }
 
-// most returns the value that most of the polls in set have, and the nodes with these polls.
-func most[K comparable](t *tally, set nodes, value func(p *poll) K) (v K, same nodes) {
-	for n := range t.quorum.eachNode(set) {
-		k, these := value(&t.polls[n.index]), nodes(0)
-		for m := range t.quorum.eachNode(set) {
-			if value(&t.polls[m.index]) == k {
-				these = these.plus(m.index)
-			}
-		}
-		if these.count() > same.count() {
-			v, same = k, these
-		}
-	}
-	return v, same
-}
-
 // enough reports whether enough nodes have voted, for any fence.
 func (t *tally) enough() bool { return t.in(store.Granted).count() >= t.quorum.need }
 
 // agreed returns the fence for which the largest number of nodes have voted, and these nodes.
 func (t *tally) agreed() (fence uint64, voters nodes) {
-	return most(t, t.in(store.Granted), func(p *poll) uint64 { return p.Fence })
+	return most(t.quorum, t.in(store.Granted), func(i int) uint64 { return t.polls[i].Fence })
 }
 
 // won reports whether enough nodes have voted for the same fence.
@@ -88,7 +72,7 @@ func (t *tally) won() bool {
 
 // rival returns the other holder that the largest number of nodes name, and these nodes.
 func (t *tally) rival() (holder string, by nodes) {
-	return most(t, t.in(store.Busy), func(p *poll) string { return p.holder })
+	return most(t.quorum, t.in(store.Busy), func(i int) string { return t.polls[i].holder })
 }
 
 // proposal returns the largest fence of the votes in set, to which all can be raised, and the number
@@ -185,10 +169,9 @@ func runsOut(lefts []time.Duration, k int) time.Duration {
 // failure returns ErrQuorum with the errors of the nodes. The error is a Refusal when the answers
 // prove that no quorum can have granted the key.
 func (t *tally) failure() error {
-	var all []error
+	errs := slices.Clone(t.errs)
 	unclear, forGood := 0, 0
-	for i, n := range t.quorum.nodes {
-		err := t.errs[i]
+	for i, err := range errs {
 		switch {
 		case !t.replied.has(i):
 			err = errSilent
@@ -197,14 +180,14 @@ func (t *tally) failure() error {
 		case err == nil:
 			continue
 		}
-		all = append(all, n.error(err))
+		errs[i] = err
 		if no, ok := errors.AsType[*store.Refusal](err); !ok {
 			unclear++
 		} else if !no.Temporary {
 			forGood++
 		}
 	}
-	err := t.quorum.errTooFew("answered", t.usable().count(), all)
+	err := t.quorum.errTooFew("answered", t.usable().count(), errs)
 	if unclear > 0 {
 		return err
 	}

@@ -213,9 +213,9 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		for i, a := range c.answers {
 			switch a {
 			case '!':
-				n.record(q.nodes[i], store.Grant{}, errors.New("reset"))
+				n.record(i, store.Grant{}, errors.New("reset"))
 			default:
-				n.record(q.nodes[i], store.Grant{State: map[rune]store.State{'r': store.Released, 'n': store.NotOurs, 'v': store.Revoked, 'd': store.Done}[a]}, nil)
+				n.record(i, store.Grant{State: map[rune]store.State{'r': store.Released, 'n': store.NotOurs, 'v': store.Revoked, 'd': store.Done}[a]}, nil)
 			}
 		}
 		if got := n.decided(); got != c.decided {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -108,11 +107,6 @@ type Call struct {
 func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
-
-// Again returns the same call for another server. The new call has a copy of the words, because a
-// hook of that server's client may change words, for example put a prefix before all keys. Both
-// calls share the texts and numbers to which the words point.
-func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
 func (c *Call) Run(ctx context.Context, links *link.Links) (string, error) {
