@@ -50,7 +50,7 @@ func TestACallHasAGoroutine(t *testing.T) {
 		},
 		"when the last batches were large":  func(l *link, _ *Call) bool { l.sizes = [2]int{1, mostAlone}; return true },
 		"when the last answer came late":    func(l *link, _ *Call) bool { l.prompt = false; return true },
-		"when a batch is under way already": func(l *link, _ *Call) bool { l.plain.active = 1; return true },
+		"when a batch is under way already": func(l *link, _ *Call) bool { l.plain.running = []*batch{{}}; return true },
 		"when its caller must be back":      func(l *link, _ *Call) bool { l.ends = endsByTimeout; return false },
 		"when the last answer is long ago": func(l *link, _ *Call) bool {
 			l.ends, l.answered = endsByTimeout, time.Now().Add(-staleAfter)
@@ -69,7 +69,7 @@ func TestACallHasAGoroutine(t *testing.T) {
 				if l.runAlone(c, change(l, c)) {
 					t.Error("it was made on its caller's goroutine")
 				}
-				l.alone, l.plain.active = [mostAlone]time.Time{}, 0
+				l.alone, l.plain.running = [mostAlone]time.Time{}, nil
 			})
 		})
 	}

@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -25,24 +26,25 @@ type batch struct {
 	doubt   bool // the link is not prompt, so its slots may have moved to another node
 }
 
-// Run sends the batch, and then one batch after the other, as long as calls wait and not too many
-// batches are active.
+// Run sends one batch after the other, as long as calls wait and not too many batches are active.
 func (b *batch) Run() {
-	for {
-		gotReply, sent, took := b.send()
-		if !b.land(gotReply, sent, took) {
-			return
-		}
+	for (len(b.calls) > 0 || b.fill()) && b.land(b.send()) {
 	}
 }
 
-// fill takes the calls of the next batch from the queue, and starts it. The result is false when the
-// queue is empty. The caller holds the link's mutex.
-func (b *batch) fill(now time.Time) bool {
-	if b.calls = b.queue.take(b.calls[:0]); len(b.calls) == 0 {
+// fill takes the calls of the next batch from the queue, and starts it. First it lets the goroutines
+// run that can run, because callers that have just got their answers send their next calls soon. The
+// result is false when the queue is empty; then the batch is not active any more.
+func (b *batch) fill() bool {
+	runtime.Gosched()
+	q := b.queue
+	q.link.mu.Lock()
+	defer q.link.mu.Unlock()
+	if b.calls = q.take(b.calls); len(b.calls) == 0 {
+		q.active--
 		return false
 	}
-	b.start(now)
+	b.start(time.Now())
 	return true
 }
 
@@ -56,34 +58,34 @@ func (b *batch) start(now time.Time) {
 		b.ctx = q.short.join(now)
 	}
 	q.running = append(q.running, b)
-	q.active++
 	q.watch()
 }
 
-// land ends the batch, and reports whether fill has prepared the next batch of this goroutine. The
-// parameters are the results of the method send.
-func (b *batch) land(gotReply, sent bool, took time.Duration) bool {
+// land ends the batch, and reports whether the batch stays active, for the next calls. The parameters
+// are the results of the method send.
+func (b *batch) land(gotReply, sent bool, took time.Duration) (active bool) {
 	q, l := b.queue, b.queue.link
 	l.mu.Lock()
 	q.running = slices.DeleteFunc(q.running, func(other *batch) bool { return other == b })
 	b.ctx.leave()
 	if b.givenUp {
 		l.hung--
-		b.calls = nil // not used again, because look has perhaps not ended all of them yet
 		l.noteFailure(b.failure)
 	} else {
-		q.active--
 		l.sizes = [2]int{l.sizes[1], len(b.calls)}
 		if sent && !q.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
 			l.record(took, gotReply, b.failure)
 		}
+		b.calls = b.calls[:0]
+		if active = q.active <= q.usual; !active {
+			q.active--
+		}
 	}
-	more := q.active < q.usual && q.n > 0 && b.fill(time.Now())
 	l.mu.Unlock()
 	if sent && !gotReply {
 		l.owner.reloadState()
 	}
-	return more
+	return active
 }
 
 // send sends each call once. Where possible, one script makes several calls. The result gotReply

@@ -41,9 +41,9 @@ const (
 	connectFor   = 2 * time.Second
 	mostPatience = 5 * time.Second // the longest Patience that has an effect
 	// mostAlone is how many calls may be on their callers' goroutines at the same time. When more
-	// callers meet, their calls share batches, until two batches in a row have together at most so
-	// many calls. Eight callers are a third faster alone, and 32 with one script for several calls.
-	mostAlone = 8
+	// callers meet, their calls share batches, until two batches in a row have together at most half as
+	// many calls. Four callers are a fifth faster alone, and eight with one script for several calls.
+	mostAlone = 4
 	// With a client that does not end a call with its context, no call is made on its caller's
 	// goroutine if the last answer is older than staleAfter, because idle connections may be dead,
 	// or if such a call has been under way for stuckAfter.
@@ -120,7 +120,7 @@ func newLink(owner *Links, c Client) *link {
 	}
 	l.chores = calls.Chores{Warn: owner.options.Warn, One: owner.options.OfQuorum}
 	l.brief.life = aloneFor
-	if l.plain.init(l, false, l.pipe, answerFor, 1); l.pipe == nil {
+	if l.plain.init(l, false, l.pipe, answerFor, 2); l.pipe == nil {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
@@ -158,7 +158,7 @@ func (l *link) mostFor(class Class) int {
 
 // makeRoom is called when batches were given up. It begins the batches that may begin now. When too
 // many batches hang, it returns the calls that wait, which must be refused.
-func (l *link) makeRoom(now time.Time) (refused []*Call) {
+func (l *link) makeRoom() (refused []*Call) {
 	for _, q := range []*queue{&l.plain, &l.acked} {
 		for class := range q.waiting {
 			if l.hung >= l.mostFor(Class(class)) {
@@ -166,8 +166,8 @@ func (l *link) makeRoom(now time.Time) (refused []*Call) {
 				q.drop(class, len(q.waiting[class]))
 			}
 		}
-		for q.n > 0 && q.active < q.usual {
-			q.begin(now)
+		for range min(q.n, q.usual-q.active) {
+			q.begin()
 		}
 	}
 	return refused
@@ -210,7 +210,7 @@ func (l *link) runAlone(c *Call, awaited bool) bool {
 // placeFor returns a free place for a call on its caller's goroutine, or -1 if the call must wait
 // for a batch. The caller holds l.mu.
 func (l *link) placeFor(c *Call) int {
-	if !l.prompt || l.probation > 0 || l.sizes[0]+l.sizes[1] > mostAlone || l.plain.n > 0 || l.plain.active > 0 {
+	if !l.prompt || l.probation > 0 || l.sizes[0]+l.sizes[1] > mostAlone/2 || l.plain.n > 0 || len(l.plain.running) > 0 {
 		return -1
 	}
 	free := -1
@@ -245,9 +245,9 @@ func (l *link) record(took time.Duration, gotReply bool, failure error) {
 		if l.trip = min(l.trip+l.trip/64, took); l.trip == 0 {
 			l.trip = max(took, 1)
 		}
-		// If a round trip takes almost no time, one batch at a time is best. Otherwise several
-		// batches are under way together.
-		l.plain.usual = int(min(max(l.trip/(100*time.Microsecond), 1), 8))
+		// If a round trip takes almost no time, two batches are best: one at the server, while the
+		// callers of the other one run.
+		l.plain.usual = int(min(max(l.trip/(100*time.Microsecond), 2), 8))
 	}
 }
 

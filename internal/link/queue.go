@@ -16,7 +16,7 @@ type queue struct {
 	waiting [classes][]*Call
 	n       int      // number of calls in waiting
 	running []*batch // the batches under way, also those that were given up
-	active  int      // the number of batches under way that were not given up
+	active  int      // the number of batches that are under way or about to take calls, without those that were given up
 	usual   int      // a new batch begins at once while fewer batches than this are active
 
 	short, long contexts // of batches without and with a patient call
@@ -35,26 +35,33 @@ func (q *queue) add(c *Call) {
 	q.waiting[c.Class] = append(q.waiting[c.Class], c)
 	q.n++
 	if q.active < q.usual {
-		q.begin(time.Now())
+		q.begin()
 	}
 }
 
-// begin starts a batch of the calls that wait, if there are any.
-func (q *queue) begin(now time.Time) {
-	b := &batch{queue: q}
-	if b.fill(now) {
-		q.link.owner.Pool.Do(b.Run)
+// begin begins a batch of the given calls, which are under way, and then of the calls that wait.
+func (q *queue) begin(calls ...*Call) {
+	b := &batch{queue: q, calls: calls}
+	if q.active++; len(calls) > 0 {
+		b.start(time.Now())
 	}
+	q.link.owner.Pool.Do(b.Run)
 }
 
 // take removes the calls of the next batch from the queue, appends them to into, and returns the
 // result. It takes the calls of the most urgent class first, and in each class the oldest call
-// first. A server executes all commands that it has received from one connection before it looks at
-// the next connection: five renewals of 100 leases each would delay all other calls for a
-// millisecond or two. So at most one large call is in a batch, and one more for each millisecond of
-// a round trip.
+// first. It takes at most half of the calls that wait or are under way, so that the server has work
+// while the callers of the other half run.
+//
+// A server executes all commands that it has received from one connection before it looks at the
+// next connection: five renewals of 100 leases each would delay all other calls for a millisecond or
+// two. So at most one large call is in a batch, and one more for each millisecond of a round trip.
 func (q *queue) take(into []*Call) []*Call {
-	most, room := mostCalls, mostBytes
+	all := q.n
+	for _, b := range q.running {
+		all += len(b.calls)
+	}
+	most, room := min(max((all+1)/2, fewest), mostCalls), mostBytes
 	if q.pipe == nil {
 		most = 1
 	}
@@ -129,10 +136,10 @@ func (q *queue) look() {
 	}
 	if l.hung > before {
 		l.prompt = false
-		refused = l.makeRoom(now)
+		refused = l.makeRoom()
 	}
 	if q.pipe != nil && q.active < mostActive && q.oldest(now) >= promptWithin {
-		q.begin(now)
+		q.begin()
 	}
 	noAnswer, hangs := l.unanswered(ErrNoAnswer), l.unanswered(ErrHangs)
 	if q.armed = len(q.running) > 0; q.armed {
@@ -198,9 +205,7 @@ func (q *queue) askAgain(b *batch) {
 				c.end(twin.text, nil)
 			}
 		})
-		other := &batch{queue: q, calls: []*Call{twin}}
-		other.start(time.Now())
-		q.link.owner.Pool.Do(other.Run)
+		q.begin(twin)
 	}
 }
 

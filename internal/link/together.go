@@ -23,7 +23,7 @@ type Together struct {
 
 const (
 	// fewest is the smallest number of calls for which one script is used.
-	fewest = 4
+	fewest = 2
 	// After a script has left out many calls, or the server has refused it, the next separateAfter
 	// batches make each call by itself.
 	separateAfter = 32

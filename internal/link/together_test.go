@@ -40,21 +40,20 @@ func jointCall(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Ask, Together: countsEach, Receiver: make(signal, 1)}
 }
 
-// sendJointly makes a jointCall for each name, all in one batch if possible. It returns the
+// sendJointly makes a jointCall for each name, in one batch. It returns the
 // answers and the errors.
 func sendJointly(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))
-	ls.single.mu.Lock() // while the mutex is locked, no batch begins, so the calls meet in one batch
 	for i, name := range names {
 		if calls[i] = jointCall(name); i%2 == 1 {
 			calls[i] = jointCall(name, "x", "+")
 		}
 		calls[i].markListed(t.Context(), time.Now())
-		ls.single.plain.waiting[Ask] = append(ls.single.plain.waiting[Ask], calls[i])
-		ls.single.plain.n++
+		calls[i].markUnderWay()
 	}
-	ls.single.plain.begin(time.Now())
+	ls.single.mu.Lock()
+	ls.single.plain.begin(calls...)
 	ls.single.mu.Unlock()
 	for _, c := range calls {
 		<-done(c)
@@ -255,7 +254,7 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{"a\nb", ""} {
 		f := &batch{queue: &queue{link: &link{owner: &Links{}}}}
-		calls := make([]*Call, fewest)
+		calls := make([]*Call, fewest+1)
 		for i := range calls {
 			calls[i] = jointCall(fmt.Sprint(i))
 			calls[i].markListed(t.Context(), time.Now())
