@@ -1,212 +1,139 @@
 package released
 
 import (
-	"archive/zip"
 	"flag"
-	"fmt"
-	"io"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-const (
-	root    = "github.com/latchkit/latchkit"
-	version = "v0.99.0"
-)
+const root = "github.com/latchkit/latchkit"
 
-// A stranger's cache has nothing that other tests have compiled, so this takes minutes; .ci/all does it.
-var compile = flag.Bool("compile", false, "compile latchctl, and run it; otherwise the go command only says how")
+var published = flag.String("published", "", "a version that the public module proxy has, such as v0.1.0: test it instead of the present files")
 
-// A user can get every module of contrib as a released version, and build with it. The user can
-// also install latchctl. The proxy is a folder with the present files after .ci/prepare-release.
-func TestModulesAsReleased(t *testing.T) {
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// A stranger has Go, a Redis, the README and the pages of pkg.go.dev. What they show works as it
+// stands: the first program, the Examples of each module of contrib, and latchctl.
+func TestAStrangerUsesARelease(t *testing.T) {
 	t.Parallel()
-	proxy, modules := release(t)
-	s := stranger{t: t, proxy: proxy, cache: t.TempDir(), folder: t.TempDir()}
-	s.run("mod", "init", "example.com/shop")
-	var imports strings.Builder
-	for _, module := range modules {
-		if strings.HasPrefix(module, root+"/contrib/") {
-			s.run("get", module+"@"+version)
-			fmt.Fprintf(&imports, "import _ %q\n", module)
+	s := newStranger(t)
+	redis := redistest.Shared(t).Addr()
+
+	t.Run("the first program", func(t *testing.T) {
+		s := s.in(t)
+		for _, command := range regexp.MustCompile(`(?m)^go (get \S+)`).FindAllStringSubmatch(s.readme, -1) {
+			s.goCommand(strings.Fields(command[1])...)
 		}
-	}
-	program := "package main\n\n" + imports.String() + "import _ \"" + root + "/locker\"\n\nfunc main() {}\n"
-	if err := os.WriteFile(filepath.Join(s.folder, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// make test-all checks each module alone, so here it is enough that all packages are found.
-	s.run("list", "-deps", ".")
-	for line := range strings.Lines(s.run("list", "-m", "-f", "{{.Path}} {{.Version}}{{with .Replace}} replaced{{end}}", "all")) {
-		if strings.HasPrefix(line, root) && !strings.HasSuffix(strings.TrimSpace(line), " "+version) {
-			t.Errorf("the stranger builds with %s, want %s", strings.TrimSpace(line), version)
+		_, program, _ := strings.Cut(s.readme, "<!-- example: examples/quickstart/main.go -->\n```go\n")
+		program, _, _ = strings.Cut(program, "```\n")
+		write(t, filepath.Join(s.folder, "main.go"), strings.Replace(program, "localhost:6379", redis, 1))
+		if out := s.goCommand("run", "."); out != "order 42 is mine\n" {
+			t.Errorf("the first program prints %q", out)
 		}
+
+		// A program that imports locker alone requires and links these modules, and no others.
+		alone := []string{"github.com/cespare/xxhash/v2", root, "github.com/redis/go-redis/v9", "go.uber.org/atomic", "golang.org/x/sys"}
+		var required []string
+		for line := range strings.Lines(s.goCommand("mod", "graph")) {
+			if of, requires, _ := strings.Cut(line, " "); of == "example.com/shop" && !strings.HasPrefix(requires, "go@") {
+				name, _, _ := strings.Cut(requires, "@")
+				required = append(required, name)
+			}
+		}
+		linked := strings.Fields(s.goCommand("list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", "."))
+		slices.Sort(linked)
+		if linked = slices.Compact(linked); !slices.Equal(linked, alone) || !slices.Equal(required, alone) {
+			t.Errorf("the first program requires %q and links %q, want %q", required, linked, alone)
+		}
+	})
+
+	names, err := filepath.Glob(filepath.Join(checkout(t), "contrib", "*"))
+	if err != nil || len(names) == 0 {
+		t.Fatal("no modules in contrib", err)
+	}
+	for _, name := range names {
+		contrib := path.Join("contrib", filepath.Base(name))
+		t.Run(contrib, func(t *testing.T) {
+			s := s.in(t)
+			module := root + "/" + contrib
+			s.goCommand("get", module+"@"+s.version)
+			examples := filepath.Join(strings.TrimSpace(s.goCommand("list", "-m", "-f", "{{.Dir}}", module)), "example_test.go")
+			write(t, filepath.Join(s.folder, "example_test.go"), read(t, examples))
+			s.goCommand("get", "-t", ".")
+			if out := s.goCommand("test", "-vet=off", "-run", "Example", "."); !strings.HasPrefix(out, "ok ") {
+				t.Errorf("the Examples: %s", out)
+			}
+			for line := range strings.Lines(s.goCommand("list", "-m", "all")) {
+				if line = strings.TrimSpace(line); strings.HasPrefix(line, root) && !strings.HasSuffix(line, " "+s.version) {
+					t.Errorf("the stranger builds with %s, want %s", line, s.version)
+				}
+			}
+		})
 	}
 
-	if !*compile {
-		s.run("install", "-n", root+"/cmd/latchctl@"+version)
-		return
-	}
-	s.run("install", root+"/cmd/latchctl@"+version)
-	out, err := exec.CommandContext(t.Context(), filepath.Join(s.cache, "bin", "latchctl"), "--version").Output()
-	if err != nil || strings.TrimSpace(string(out)) != "latchctl version "+version {
-		t.Errorf("latchctl --version prints %q, %v", out, err)
-	}
+	t.Run("latchctl", func(t *testing.T) {
+		s := s.in(t)
+		s.goCommand("install", root+"/cmd/latchctl@"+s.version)
+		latchctl := filepath.Join(s.cache, "bin", "latchctl")
+		if out := run(t, s.folder, s.env, latchctl, "--version"); out != "latchctl version "+s.version+"\n" {
+			t.Errorf("latchctl --version prints %q", out)
+		}
+		if out := run(t, s.folder, s.env, latchctl, "doctor", "--node", "redis://"+redis); !strings.Contains(out, "a key was locked, handed to a waiter") {
+			t.Errorf("latchctl doctor prints\n%s", out)
+		}
+	})
 }
 
-// stranger is a user with a new module, and with an empty module cache.
+// stranger is a user, whose module cache was empty when the test began.
 type stranger struct {
-	t                    *testing.T
-	proxy, cache, folder string
+	t             *testing.T
+	version       string
+	readme        string
+	cache, folder string
+	env           []string // Go's settings
 }
 
-// run runs the go command with the given arguments. Modules other than latchkit's come from
-// this machine's module cache or proxy.
-func (s stranger) run(args ...string) string {
+func newStranger(t *testing.T) stranger {
+	t.Helper()
+	dir := checkout(t)
+	s := stranger{t: t, version: *published, readme: read(t, filepath.Join(dir, "README.md")), cache: t.TempDir()}
+	s.env = []string{"GOWORK=off", "GOFLAGS=-mod=readonly", "GOMODCACHE=" + filepath.Join(s.cache, "mod"), "GOBIN=" + filepath.Join(s.cache, "bin")}
+	if s.version == "" {
+		s.version = regexp.MustCompile(`(?m)^## (v\S+)`).FindStringSubmatch(read(t, filepath.Join(dir, "CHANGELOG.md")))[1]
+		// What is not latchkit's comes from this machine's cache, if it is there, as from a proxy.
+		own := strings.Fields(run(t, ".", nil, "go", "env", "GOMODCACHE", "GOPROXY"))
+		s.env = append(s.env, "GOSUMDB=off", "GOPROXY=file://"+release(t, s.version)+",file://"+own[0]+"/cache/download,"+own[1])
+	}
+	t.Cleanup(func() { // modules are read-only
+		err := filepath.WalkDir(s.cache, func(name string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				err = os.Chmod(name, 0o700)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// in returns the stranger of a subtest, in the folder of a new module.
+func (s stranger) in(t *testing.T) stranger {
+	t.Helper()
+	s.t, s.folder = t, t.TempDir()
+	s.goCommand("mod", "init", "example.com/shop")
+	return s
+}
+
+func (s stranger) goCommand(args ...string) string {
 	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), "go", args...)
-	cmd.Dir = s.folder
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod -modcacherw -trimpath", "GONOSUMDB="+root+","+root+"/*", "GOPRIVATE=", "GONOPROXY=",
-		"GOMODCACHE="+filepath.Join(s.cache, "mod"), "GOBIN="+filepath.Join(s.cache, "bin"),
-		"GOPROXY=file://"+s.proxy+",file://"+goEnv(s.t, "GOMODCACHE")+"/cache/download,"+goEnv(s.t, "GOPROXY"))
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		s.t.Fatalf("a stranger's go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-func goEnv(t *testing.T, name string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// release makes a module proxy from the present files, with the steps of a real release.
-func release(t *testing.T) (proxy string, modules []string) {
-	t.Helper()
-	repository, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, proxy := t.TempDir(), t.TempDir()
-	copyRepository(t, repository, tree)
-	out, err := exec.CommandContext(t.Context(), filepath.Join(repository, ".ci", "prepare-release"), version, tree).CombinedOutput()
-	if err != nil {
-		t.Fatalf("prepare-release: %v\n%s", err, out)
-	}
-	for tag := range strings.Lines(string(out)) {
-		dir := path.Dir(strings.TrimSpace(tag)) // the folder of the module: "." for the root module
-		module := path.Join(root, dir)
-		serve(t, filepath.Join(tree, dir), filepath.Join(proxy, filepath.FromSlash(module), "@v"), module)
-		modules = append(modules, module)
-	}
-	return proxy, modules
-}
-
-// copyRepository copies the files of the repository from one folder to another. It leaves out
-// files whose names begin with a point.
-func copyRepository(t *testing.T, from, to string) {
-	t.Helper()
-	err := filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		below, err := filepath.Rel(from, name)
-		if err != nil || below == "." {
-			return err
-		}
-		if strings.HasPrefix(d.Name(), ".") {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if d.IsDir() {
-			return os.Mkdir(filepath.Join(to, below), 0o700)
-		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(to, below), data, 0o600)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// serve writes one version of a module into folder, in the format of a module proxy. The files of
-// the module are in dir.
-func serve(t *testing.T, dir, folder, module string) {
-	t.Helper()
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{
-		"list": version + "\n", version + ".info": `{"Version":"` + version + `","Time":"2026-11-22T00:00:00Z"}`, version + ".mod": string(mod),
-	} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	file, err := os.Create(filepath.Join(folder, version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := zip.NewWriter(file)
-	pack(t, archive, dir, module+"@"+version+"/")
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// pack puts the files of a module into an archive. It leaves out the folders that are modules
-// of their own.
-func pack(t *testing.T, archive *zip.Writer, dir, prefix string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil && name != dir {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		below, err := filepath.Rel(dir, name)
-		if err != nil {
-			return err
-		}
-		to, err := archive.Create(prefix + filepath.ToSlash(below))
-		if err != nil {
-			return err
-		}
-		from, err := os.Open(name)
-		if err != nil {
-			return err
-		}
-		defer from.Close()
-		_, err = io.Copy(to, from)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return run(s.t, s.folder, s.env, "go", args...)
 }
