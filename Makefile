@@ -146,7 +146,7 @@ fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz 
 	.ci/fuzz $(fuzztime) guided
 
 .PHONY: check
-check: format systems lint tidy arch generated mutable ## everything else that CI wants to be so
+check: format systems lint tidy arch api generated mutable ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -180,6 +180,10 @@ tidy: ## does each go.mod name what is used, and nothing else?
 .PHONY: arch
 arch: ## who imports what, the public API, the scripts, the documents
 	$(alone) go test ./internal/archtest
+
+.PHONY: api
+api: ## do programs that use the stable names of the last tag still compile?
+	.ci/api
 
 # The database is on vuln.go.dev, which some networks do not reach. Then nothing is checked, and the
 # warning says so. Every other error fails.
