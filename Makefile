@@ -146,7 +146,7 @@ fuzz: ## is each key what the framework reads? 20 s for each adapter; make fuzz 
 	.ci/fuzz $(fuzztime) guided
 
 .PHONY: check
-check: format systems lint tidy arch api generated mutable ## everything else that CI wants to be so
+check: format systems lint tidy arch api licences generated mutable ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -184,6 +184,10 @@ arch: ## who imports what, the public API, the scripts, the documents
 .PHONY: api
 api: ## do programs that use the stable names of the last tag still compile?
 	.ci/api
+
+.PHONY: licences
+licences: ## does docs/licences.md say what each module links?
+	.ci/licences -check
 
 # The database is on vuln.go.dev, which some networks do not reach. Then nothing is checked, and the
 # warning says so. Every other error fails.
