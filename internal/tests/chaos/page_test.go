@@ -121,7 +121,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	faults := map[string]*faultStat{}
 	sets, servers, databases := map[string]*verdict{}, map[string]bool{}, map[string]bool{}
 	rounds, commits := map[string]int{}, map[string]bool{}
-	restarts, twice := 0, 0 // of the nodes of quorums, and the times when two held a lock of a quorum
+	twice := 0 // times when two held a lock of a quorum
 	var each time.Duration
 	var seeds []uint64
 	var violations []string
@@ -154,14 +154,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 			sets[set].add(res.Verdict)
 			rounds[set]++
 		}
-		if n := nodesOf[res.Round.Topology]; n > 0 {
+		if nodesOf[res.Round.Topology] > 0 {
 			twice += len(res.Verdict.Overlaps)
-			// A fault hits a minority of the nodes, but a rolling restart hits all.
-			for name, hit := range map[string]int{restartBlank: n / 2, restartWithData: n, rollingRestart: n} {
-				if s := res.Faults[name]; s != nil {
-					restarts += s.Injected * hit
-				}
-			}
 		}
 		for name, s := range res.Faults {
 			stat(faults, name).add(s)
@@ -212,19 +206,17 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		what string
 		n    int
 	}{
-		{"grants", sum.Grants}, {"troubles, of one to three faults", troubles}, {"hand-offs between processes", sum.Handoffs},
-		{"increments that were committed", sum.Writes}, {"reads under Shared leases", sum.Reads},
+		{"grants", sum.Grants}, {"troubles, of one to three faults", troubles},
+		{"increments that were committed", sum.Writes},
 		{"**increments that were lost**", sum.LostUpdates},
 		{"writes that came after their hold, with nothing but the fence", sum.Late},
 		{"of these, refused because a newer holder had written", sum.LateStale},
 		{"transactions of sqllock that the database refused, because of an old fence", sum.Stale},
-		{"writes that ended without a change for another reason, mostly because the lease had ended", sum.Refused},
-		{"writes whose outcome stayed unknown to their caller, and that the database decided", sum.Unclear},
 		{"leases that ended before their release", sum.Losses}, {"of these, told before the next grant", sum.Told},
 		{"times when two believed to hold a lock, without the fence", len(sum.Overlaps)},
 		{"of these, outside of the windows that guarantees.md names", undocumented(sum)},
 		{"**writes of a former holder that reached the database**", oldWrites(sum)},
-		{"restarts of the nodes of quorums", restarts}, {"times when two believed to hold a lock of a quorum", twice},
+		{"times when two believed to hold a lock of a quorum", twice},
 		{"grants with a smaller fence than an earlier one, in such a window", sum.Behind},
 		{"acquires without a grant", sum.Waits},
 		{"of these, back more than 250 ms after their context or Wait", len(sum.Overdue)},
