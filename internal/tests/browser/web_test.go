@@ -112,6 +112,9 @@ func TestLatchctlWebShowsWhatTheServerSays(t *testing.T) {
 				t.Errorf("the page is light: %v", light)
 			}
 
+			if cut := eval[string](b, `[...document.querySelectorAll("#keys td, .scroll th, .lane .who span")].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent + " " + e.scrollWidth + ">" + e.clientWidth).join("; ")`); cut != "" {
+				t.Errorf("cut off: %s", cut)
+			}
 			b.click("#keys tr:first-child button")
 			b.await("the detail has the queue", `document.querySelectorAll("#detail li").length === 5`)
 			b.await("the order is that of the queue", `[...document.querySelectorAll("#detail li")].every((l, i) => l.textContent.startsWith("report-" + (i + 1) + ": waits"))`)
