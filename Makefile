@@ -25,9 +25,9 @@ cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 # beside it.
 raced = ./... ./internal/sqltest $(addprefix ./internal/tests/,asynqlock engine runall sqllock)
 
-# And without the race detector: the simulators, each of which is one goroutine that computes, and the
+# And without the race detector: the models, each of which is one goroutine that computes, and the
 # sale, as README's first command builds it.
-plain = $(addprefix ./internal/tests/,quorum readers semaphore simulator miniredis) ./examples/flashsale
+plain = $(addprefix ./internal/tests/,queue quorum readers semaphore miniredis) ./examples/flashsale
 
 # What the documents show beside these packages: make test compiles it with its tests, and links nothing.
 shown = ./examples/... ./contrib/cronlock $(addprefix ./internal/tests/,dashboards frameworks otellock)

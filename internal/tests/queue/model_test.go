@@ -1,4 +1,4 @@
-package simulator
+package queue
 
 import (
 	"slices"
@@ -15,14 +15,21 @@ type model struct {
 	tombstones map[string]bool
 	dead       map[int]bool // true for each killed process
 
-	grants     []grantMessage // the messages that the last step has sent
-	deviations deviations
+	grants  []grantMessage // the messages that the last step has sent
+	omitted rule
 }
 
-// deviations has the permitted differences between a server and the model.
-type deviations struct {
-	pardon bool // the first waiter gets the free key when it asks, even if it did not confirm an earlier hand-off
-}
+// rule is a rule of the queue that a model can leave out.
+type rule string
+
+const (
+	tombstones   rule = "an acquire that was undone is refused"
+	noOvertaking rule = "a newcomer does not overtake"
+	lapsedLoses  rule = "who lets a handed key lapse loses the places of its process"
+	deadAreLeft  rule = "the dead are passed over"
+	confirms     rule = "a renewal confirms a hand-off"
+	leaverHands  rule = "who gives up hands a free key on"
+)
 
 // queuePlace is a waiter in the queue. The field handed is true if the waiter was granted the
 // key by message and has made no call since then.
@@ -46,8 +53,9 @@ type answer struct {
 	Fence uint64
 }
 
-func newModel(k deviations) *model {
-	return &model{tombstones: make(map[string]bool), dead: make(map[int]bool), deviations: k}
+// newModel returns a model without one rule; "": with all rules.
+func newModel(omitted rule) *model {
+	return &model{tombstones: make(map[string]bool), dead: make(map[int]bool), omitted: omitted}
 }
 
 func (m *model) index(owner string) int {
@@ -63,14 +71,16 @@ func (m *model) leave(owner string) bool {
 }
 
 func (m *model) acquire(process int, owner string, queue bool) answer {
-	if m.tombstones[owner] {
+	if m.tombstones[owner] && m.omitted != tombstones {
 		return answer{State: store.Undone}
 	}
 	if m.holder == owner {
 		m.leave(owner)
 		return answer{State: store.Granted}
 	}
-	m.handOff(owner)
+	if m.omitted != noOvertaking {
+		m.handOff(owner)
+	}
 	if m.holder == "" {
 		m.leave(owner)
 		m.holder = owner
@@ -104,9 +114,9 @@ func (m *model) handOff(caller string) {
 	for m.holder == "" && len(m.queue) > 0 {
 		head := &m.queue[0]
 		switch {
-		case head.owner == caller && (m.deviations.pardon || !head.handed):
+		case head.owner == caller: // also if it did not confirm an earlier hand-off
 			return
-		case head.handed, m.dead[head.process]:
+		case head.handed, m.dead[head.process] && m.omitted != deadAreLeft:
 			m.drop(*head)
 		default:
 			head.handed = true
@@ -121,7 +131,7 @@ func (m *model) handOff(caller string) {
 // drop removes the waiter head, and all other waiters of its process.
 func (m *model) drop(head queuePlace) {
 	m.queue = slices.DeleteFunc(m.queue, func(p queuePlace) bool {
-		return p.owner == head.owner || head.process != noInbox && p.process == head.process
+		return p.owner == head.owner || m.omitted != lapsedLoses && head.process != noInbox && p.process == head.process
 	})
 }
 
@@ -129,7 +139,7 @@ func (m *model) renew(owner string, handed bool) answer {
 	if m.holder != owner {
 		return answer{State: store.NotOurs}
 	}
-	if handed {
+	if handed && m.omitted != confirms {
 		m.leave(owner)
 	}
 	return answer{State: store.Granted}
@@ -143,7 +153,9 @@ func (m *model) release(owner string, undo bool) answer {
 	if m.holder == owner {
 		m.holder, a.State = "", store.Released
 	}
-	m.leave(owner)
+	if m.leave(owner) && m.omitted == leaverHands {
+		return a
+	}
 	m.handOff("") // also if the owner only waited: the key may be free, and this waiter will not ask for it
 	return a
 }

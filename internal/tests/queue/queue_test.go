@@ -1,10 +1,12 @@
-package simulator
+// Package queue plays random histories of calls, deaths and expiries on a short model of the queue of
+// a lock, on lockertest's Memory, and on the scripts on a real server. All answers and all grants by
+// message must be equal. A model without one of its rules must differ.
+//
+//	go test ./queue -rapid.checks 20000
+package queue
 
 import (
 	"fmt"
-	"slices"
-	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -41,11 +43,11 @@ type history struct {
 
 const blockOf = 4 // the number of fences that each acquire reserves
 
-// play plays a history on the subject s and on a model with the deviations k. The test t fails at
-// the first difference.
-func play(t *rapid.T, s subject, k deviations) {
+// play plays a history on the subject s and on the model m. The test t fails at the first
+// difference.
+func play(t *rapid.T, s subject, m *model) {
 	h := &history{
-		T: t, subject: s, model: newModel(k),
+		T: t, subject: s, model: m,
 		processOf: make(map[string]int), mayQueue: make(map[string]bool),
 	}
 	for range 3 {
@@ -201,102 +203,4 @@ func (a answer) String() string {
 		s += fmt.Sprintf(" place %d", a.Place)
 	}
 	return s
-}
-
-// TestQueue compares the simulated server with the model.
-func TestQueue(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) { play(t, newSimulated(), deviations{pardon: true}) })
-}
-
-// simulated is the server of the simulation, without the rest of the simulation.
-type simulated struct {
-	w      *world
-	boxes  []*inbox
-	tokens map[string]token
-	owners map[token]string
-	sent   []sentMessage
-}
-
-type sentMessage struct {
-	box *inbox
-	message
-}
-
-func newSimulated() *simulated {
-	s := &simulated{w: newWorld(Scenario{Keys: 1}, 1, 0), tokens: make(map[string]token), owners: make(map[token]string)}
-	s.w.spy = func(in *inbox, m message) { s.sent = append(s.sent, sentMessage{in, m}) }
-	return s
-}
-
-func (s *simulated) claim(process int, owner string, queue bool) claim {
-	t, ok := s.tokens[owner]
-	if !ok {
-		t = s.w.newToken()
-		s.tokens[owner], s.owners[t] = t, owner
-		s.w.holds[t] = &hold{w: s.w, token: t, p: &process0}
-	}
-	c := claim{token: t, ttl: 30 * time.Second, block: blockOf, queue: queue, hand: 2 * time.Second}
-	if process != noInbox {
-		c.inbox = s.boxes[process]
-	}
-	return c
-}
-
-// process0 stands for all processes, because their state does not matter here.
-var process0 process
-
-func (s *simulated) tick() { s.w.now += time.Microsecond }
-
-func (*simulated) answer(r reply) answer {
-	states := map[state]store.State{
-		granted: store.Granted, busy: store.Busy, undone: store.Undone, released: store.Released, notOurs: store.NotOurs,
-	}
-	return answer{State: states[r.state], Place: r.place, Fence: r.fence}
-}
-
-func (s *simulated) acquire(process int, owner string, queue bool) answer {
-	s.tick()
-	return s.answer(s.w.server.acquire(0, s.claim(process, owner, queue)))
-}
-
-func (s *simulated) renew(process int, owner string, handed bool) answer {
-	s.tick()
-	return s.answer(s.w.server.renew(0, s.claim(process, owner, false).token, 30*time.Second, handed))
-}
-
-func (s *simulated) release(process int, owner string, undo bool) answer {
-	s.tick()
-	lasts := time.Duration(0)
-	if undo {
-		lasts = time.Minute
-	}
-	return s.answer(s.w.server.release(0, s.claim(process, owner, false).token, lasts))
-}
-
-func (s *simulated) expire() { s.w.server.rows[0].lease = lease{} }
-
-func (s *simulated) start(int) {
-	in := &inbox{owner: &process0}
-	in.subscribers = []*subscription{{inbox: in}}
-	s.boxes = append(s.boxes, in)
-}
-
-func (s *simulated) kill(process int) { s.boxes[process].subscribers = nil }
-
-func (s *simulated) nextGrant(process int) (owner string, fence uint64) {
-	i := slices.IndexFunc(s.sent, func(m sentMessage) bool { return m.box == s.boxes[process] })
-	if i < 0 {
-		return "", 0
-	}
-	m := s.sent[i]
-	s.sent = slices.Delete(s.sent, i, i+1)
-	return s.owners[m.token], m.fence
-}
-
-func (s *simulated) unexpectedGrants() (odd []string) {
-	for _, m := range s.sent {
-		odd = append(odd, s.owners[m.token])
-	}
-	return odd
 }
