@@ -19,7 +19,7 @@ type source interface {
 // history plays the same steps on the model and on a Store, and compares their answers.
 type history struct {
 	source
-	model  *world
+	model  *server
 	stores *stores
 	owners []*owned
 	fences map[int64]uint64 // maps the model's fences to the Store's fences
@@ -39,15 +39,7 @@ type owned struct {
 // the rule that the model leaves out; 0: none.
 func newHistory(c source, s *stores, omitted Rule) *history {
 	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
-	h.model = &world{
-		Scenario: Scenario{most: 64}, omitted: omitted, now: 1_000_000 * second, fences: make(map[int64]bool), givenBack: make(map[string]bool),
-		mail: func(m message) {
-			if m.kind == grantedMessage {
-				h.mail = append(h.mail, m)
-			}
-		},
-	}
-	h.model.server = &server{w: h.model, tombstones: make(map[string]int64), permits: make(map[string]*permit)}
+	h.model = newServer(omitted, func(m message) { h.mail = append(h.mail, m) })
 	for range 3 {
 		h.startProcess()
 	}
@@ -56,7 +48,6 @@ func newHistory(c source, s *stores, omitted Rule) *history {
 
 func (h *history) startProcess() {
 	h.stores.start()
-	h.model.procs = append(h.model.procs, &process{w: h.model, number: len(h.model.procs), rate: 1})
 }
 
 func (h *history) log(format string, args ...any) {
@@ -70,8 +61,8 @@ func (h *history) String() string { return strings.Join(append(h.trace, h.differ
 
 func (h *history) newOwner() *owned {
 	o := &owned{queues: h.choose(5, "queues") > 0}
-	for alive := false; !alive; alive = !o.proc.dead {
-		o.proc = h.model.procs[h.choose(len(h.model.procs), "process")]
+	for alive := false; !alive; alive = !h.model.dead[o.proc] {
+		o.proc = h.choose(len(h.stores.processes), "process")
 	}
 	o.token = fmt.Sprintf("t%d", len(h.owners)+1)
 	o.limit = 1 + h.choose(4, "limit")
@@ -101,19 +92,19 @@ func (h *history) chooseAmong(match func(*owned) bool) *owned {
 func (h *history) anyOwner() *owned { return h.chooseAmong(func(*owned) bool { return true }) }
 
 func (h *history) anyHolder() *owned {
-	return h.chooseAmong(func(o *owned) bool { return h.model.server.permits[o.token] != nil })
+	return h.chooseAmong(func(o *owned) bool { return h.model.permits[o.token] != nil })
 }
 
 func (h *history) anyWaiter() *owned {
 	return h.chooseAmong(func(o *owned) bool {
-		return slices.ContainsFunc(h.model.server.queue, func(e *entry) bool { return e.token == o.token })
+		return slices.ContainsFunc(h.model.queue, func(e *entry) bool { return e.token == o.token })
 	})
 }
 
 func (h *history) acquire(o *owned) {
-	want := h.model.server.acquire(o.claim, o.queues)
-	got, err := h.stores.caller(o.proc.number).Acquire(context.Background(), h.stores.claimOf(o.claim, o.queues))
-	h.log("p%d %s acquires %d of %d, queues %v deaf %v: %+v", o.proc.number, o.token, o.weight, o.limit, o.queues, o.deaf, want)
+	want := h.model.acquire(o.claim, o.queues)
+	got, err := h.stores.caller(o.proc).Acquire(context.Background(), h.stores.claimOf(o.claim, o.queues))
+	h.log("p%d %s acquires %d of %d, queues %v deaf %v: %+v", o.proc, o.token, o.weight, o.limit, o.queues, o.deaf, want)
 	state := store.Busy
 	switch {
 	case want.granted:
@@ -148,13 +139,13 @@ func (h *history) compareFence(want int64, got uint64) {
 
 func (h *history) release(o *owned) {
 	undo := h.choose(2, "undo") == 1
-	want := h.model.server.release(o.claim, undo)
+	want := h.model.release(o.claim, undo)
 	c := h.stores.claimOf(o.claim, o.queues)
 	if undo {
 		c.TombstoneTTL = time.Minute
 	}
-	got, err := h.stores.caller(o.proc.number).Release(context.Background(), c)
-	h.log("p%d %s releases, undo %v: %+v", o.proc.number, o.token, undo, want)
+	got, err := h.stores.caller(o.proc).Release(context.Background(), c)
+	h.log("p%d %s releases, undo %v: %+v", o.proc, o.token, undo, want)
 	if err != nil || (got.State == store.Released) != want.ours {
 		h.differ("the Store: %+v %v", got, err)
 	}
@@ -162,11 +153,11 @@ func (h *history) release(o *owned) {
 
 func (h *history) renew(o *owned) {
 	ttl := int64(1+h.choose(3, "ttl")) * unit.Microseconds()
-	want := h.model.server.renew(o.claim, ttl)
+	want := h.model.renew(o.claim, ttl)
 	c := h.stores.claimOf(o.claim, o.queues)
 	c.TTL, c.ByHandoff = timesOf(ttl), true
-	got, err := h.stores.caller(o.proc.number).Renew(context.Background(), []store.Claim{c})
-	h.log("p%d %s renews for %v: %+v", o.proc.number, o.token, timesOf(ttl), want)
+	got, err := h.stores.caller(o.proc).Renew(context.Background(), []store.Claim{c})
+	h.log("p%d %s renews for %v: %+v", o.proc, o.token, timesOf(ttl), want)
 	if err != nil || (got[0].State == store.Granted) != want.ours {
 		h.differ("the Store: %+v %v", got, err)
 	}
@@ -182,7 +173,7 @@ func (h *history) passTime() {
 func (h *history) kill() {
 	i := h.choose(len(h.stores.processes), "process")
 	h.stores.kill(i)
-	h.model.procs[i].dead = true
+	h.model.dead[i] = true
 	h.log("p%d dies", i)
 	if h.startProcess(); h.choose(2, "again") == 0 {
 		h.log("another comes")
@@ -192,11 +183,11 @@ func (h *history) kill() {
 // disturb makes another program take the key, or makes the server evict one of the keys L, P and
 // U.
 func (h *history) disturb() {
-	s := h.model.server
+	s := h.model
 	s.expire()
 	switch what := h.choose(4, "what"); {
 	case what == 0 && s.lease.kind == free && (h.stores.evict != nil || len(s.permits) == 0):
-		s.lease = holder{foreign, s.now() + unit.Microseconds()}
+		s.lease = holder{foreign, s.now + unit.Microseconds()}
 		h.stores.occupy(unit)
 		h.log("a program takes the key")
 	case h.stores.evict == nil || s.lease.kind != shield || s.lostP:

@@ -1,6 +1,7 @@
 package semaphore
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -13,18 +14,20 @@ const (
 
 // server is one Redis node with one key. Its steps do the same as the scripts.
 type server struct {
-	w           *world
-	clockOffset int64 // how far the server's clock is ahead of true time
-	lease       holder
-	permits     map[string]*permit
-	lostP       bool // P was evicted in this epoch
-	ends        int64
-	queue       []*entry
-	asked       int64            // when a waiter last asked; the queue expires 60 s later
-	tombstones  map[string]int64 // for each token with a tombstone: the end of the tombstone
-	counter     int64
-	head        string
-	headSeenAt  int64
+	omitted    Rule // the rule that it leaves out; 0: none
+	now        int64
+	send       func(m message)
+	dead       map[int]bool // the processes that were killed
+	lease      holder
+	permits    map[string]*permit
+	lostP      bool // P was evicted in this epoch
+	ends       int64
+	queue      []*entry
+	asked      int64            // when a waiter last asked; the queue expires 60 s later
+	tombstones map[string]int64 // for each token with a tombstone: the end of the tombstone
+	counter    int64
+	head       string
+	headSeenAt int64
 }
 
 // holder is the value of L.
@@ -51,13 +54,13 @@ type permit struct {
 
 // claim is the request of one token for units.
 type claim struct {
-	token    string
-	proc     *process
-	weight   int
-	limit    int
-	ttl, own int64 // own is the time by the client's clock; it is used only without the rule ServerTime
-	hand     int64 // how long the token may keep units that came by hand-off and are not confirmed
-	deaf     bool  // the token receives no messages
+	token  string
+	proc   int
+	weight int
+	limit  int
+	ttl    int64
+	hand   int64 // how long the token may keep units that came by hand-off and are not confirmed
+	deaf   bool  // the token receives no messages
 }
 
 // entry is a waiter.
@@ -69,36 +72,43 @@ type entry struct {
 // answer is the reply of a step.
 type answer struct {
 	granted, busy, undone, ours bool
-	fence, at, remaining        int64
+	fence, remaining            int64
 	place                       int
 }
 
-const claimFor = 2 * second
+// blockOf is the number of fences that a permit reserves for the callers of its process.
+const blockOf = 4
 
-func (s *server) now() int64 { return s.w.now + s.clockOffset }
+// mostServed is the largest number of waiters that one step serves.
+const mostServed = 64
 
-func (s *server) omits(r Rule) bool { return s.w.omitted == r }
-
-// clock returns the time from which the step for c computes expiries.
-func (s *server) clock(c claim) int64 {
-	if s.omits(ServerTime) {
-		return c.own
-	}
-	return s.now()
+// message tells a process that its token was granted units.
+type message struct {
+	token string
+	fence int64
 }
+
+func newServer(omitted Rule, send func(m message)) *server {
+	return &server{
+		omitted: omitted, now: 1_000_000 * second, send: send, dead: make(map[int]bool), tombstones: make(map[string]int64),
+		permits: make(map[string]*permit),
+	}
+}
+
+func (s *server) omits(r Rule) bool { return s.omitted == r }
 
 // expire removes expired keys, as the server does before each step.
 func (s *server) expire() {
-	if s.lease.kind != free && s.lease.ends <= s.now() {
+	if s.lease.kind != free && s.lease.ends <= s.now {
 		s.lease = holder{}
 		if s.omits(OutliveL) {
 			s.forget()
 		}
 	}
-	if len(s.permits) > 0 && s.ends+60*second <= s.now() {
+	if len(s.permits) > 0 && s.ends+60*second <= s.now {
 		s.forget()
 	}
-	if len(s.queue) > 0 && s.asked+60*second <= s.now() {
+	if len(s.queue) > 0 && s.asked+60*second <= s.now {
 		s.queue = nil
 	}
 }
@@ -136,7 +146,7 @@ func (s *server) fits(c claim) bool {
 }
 
 func (s *server) reap(now int64) {
-	for _, token := range s.w.sorted(s.permits) {
+	for _, token := range slices.Sorted(maps.Keys(s.permits)) {
 		p := s.permits[token]
 		if p.ends > now {
 			continue
@@ -176,26 +186,22 @@ func (s *server) settle() {
 }
 
 func (s *server) addPermit(c claim, life int64, handed bool) *permit {
-	s.counter = max(s.counter+1, s.now())
-	p := &permit{claim: c, ends: s.clock(c) + life, fence: s.counter, handed: handed}
+	s.counter = max(s.counter+1, s.now)
+	p := &permit{claim: c, ends: s.now + life, fence: s.counter, handed: handed}
 	s.counter += blockOf - 1
 	s.permits[c.token] = p
 	s.settle()
-	s.w.recordGrant(p)
 	return p
 }
-
-func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
 // serve grants units to the waiters, in the order of the queue. The token own belongs to the
 // caller of this step, so this caller gets its units by the answer, without a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
-	var last *process
 	for len(s.queue) > 0 {
 		e := s.queue[0]
 		fits := s.fits(e.claim)
-		if e.token != own && (fits || !s.omits(LivingHead)) && !e.deaf && !s.listens(e.proc) {
+		if e.token != own && (fits || !s.omits(LivingHead)) && !e.deaf && s.dead[e.proc] {
 			s.drop(e.claim)
 			continue
 		}
@@ -213,20 +219,11 @@ func (s *server) serve(own string, c claim) {
 		}
 		p := s.addPermit(e.claim, e.hand, true)
 		if !e.deaf {
-			s.w.send(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
+			s.send(message{token: e.token, fence: p.fence})
 		}
-		if served, last = served+1, e.proc; served >= s.w.most {
-			if !s.omits(TellAfterMost) {
-				s.tellHead(nil, milli)
-			}
+		if served++; served >= mostServed || s.omits(ServeAll) {
 			break
 		}
-		if s.omits(ServeAll) {
-			break
-		}
-	}
-	if last != nil && served < s.w.most {
-		s.tellHead(last, s.earliest())
 	}
 }
 
@@ -238,25 +235,10 @@ func (s *server) watchHead(e *entry, own string) bool {
 		return true
 	}
 	if e.token != own && s.head == e.token {
-		return s.now()-s.headSeenAt <= 3*second
+		return s.now-s.headSeenAt <= 3*second
 	}
-	if e.token != own && !e.deaf {
-		s.w.send(e.proc, message{kind: headMessage, token: e.token, delay: milli})
-		s.tellHead(e.proc, 3*second)
-	}
-	s.head, s.headSeenAt = e.token, s.now()
+	s.head, s.headSeenAt = e.token, s.now
 	return true
-}
-
-// tellHead sends a message to the first waiter whose process is not the parameter except: this
-// waiter should ask again after the time delay.
-func (s *server) tellHead(except *process, delay int64) {
-	for _, e := range s.queue {
-		if e.proc != except && !e.deaf && s.listens(e.proc) {
-			s.w.send(e.proc, message{kind: headMessage, token: e.token, delay: delay})
-			return
-		}
-	}
 }
 
 func (s *server) earliest() int64 {
@@ -267,48 +249,45 @@ func (s *server) earliest() int64 {
 	if len(s.permits) == 0 {
 		return milli
 	}
-	return max(first-s.now(), milli)
+	return max(first-s.now, milli)
 }
 
 func (s *server) acquire(c claim, waits bool) answer {
-	if s.tombstones[c.token] > s.now() && !s.omits(Tombstone) {
-		return answer{undone: true, at: s.now()}
+	if s.tombstones[c.token] > s.now && !s.omits(Tombstone) {
+		return answer{undone: true}
 	}
 	open, again := s.mayGrant(), false
 	if p := s.permits[c.token]; p != nil && open {
-		p.handed, p.ends = false, max(p.ends, s.clock(c)+c.ttl)
+		p.handed, p.ends = false, max(p.ends, s.now+c.ttl)
 		s.settle()
-		return answer{granted: true, fence: p.fence, at: s.now()}
+		return answer{granted: true, fence: p.fence}
 	} else if p != nil && s.lease.kind == foreign {
 		delete(s.permits, c.token)
 		again = true
 	}
 	if open {
-		s.reap(s.clock(c))
+		s.reap(s.now)
 		if len(s.queue) > 0 && !s.omits(NoOvertaking) {
 			s.serve(c.token, c)
 		}
 		if s.permits[c.token] == nil && s.fits(c) && (len(s.queue) == 0 || s.omits(NoOvertaking)) {
-			if len(s.queue) > 0 && s.queue[0].token != c.token {
-				s.w.overtaken++
-			}
 			s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
 			s.addPermit(c, c.ttl, false)
 		}
 		if p := s.permits[c.token]; p != nil {
-			return answer{granted: true, fence: p.fence, at: s.now()}
+			return answer{granted: true, fence: p.fence}
 		}
 	}
-	a := answer{busy: true, at: s.now(), remaining: s.earliest()}
+	a := answer{busy: true, remaining: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.omits(SeenHead) {
 		// The caller must ask again when the first waiter's time to react is over.
-		a.remaining = min(a.remaining, max(s.headSeenAt+3001*milli-s.now(), milli))
+		a.remaining = min(a.remaining, max(s.headSeenAt+3001*milli-s.now, milli))
 	}
 	if s.lease.kind == foreign || !open {
-		a.remaining = max(s.lease.ends-s.now(), milli)
+		a.remaining = max(s.lease.ends-s.now, milli)
 	}
 	if waits {
-		s.asked = s.now()
+		s.asked = s.now
 		a.place = s.enqueue(c, again)
 	}
 	return a
@@ -338,19 +317,19 @@ func (s *server) enqueue(c claim, hadTurn bool) int {
 func (s *server) release(c claim, undo bool) answer {
 	open := s.mayGrant()
 	if undo {
-		s.tombstones[c.token] = s.now() + 60*second
+		s.tombstones[c.token] = s.now + 60*second
 	}
-	a := answer{at: s.now()}
+	a := answer{}
 	if p := s.permits[c.token]; p != nil && (open || s.lease.kind == foreign) {
 		delete(s.permits, c.token)
-		a.ours = open && p.ends > s.now()
+		a.ours = open && p.ends > s.now
 		s.settle()
 	}
 	waited := len(s.queue)
 	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
 	left := len(s.queue) < waited
 	if open && (!left || !s.omits(LeaverServes)) {
-		s.reap(s.clock(c))
+		s.reap(s.now)
 		s.serve("", claim{})
 	}
 	return a
@@ -360,13 +339,13 @@ func (s *server) renew(c claim, ttl int64) answer {
 	s.expire()
 	p := s.permits[c.token]
 	if p == nil || s.lease.kind == foreign || s.lostP && !s.omits(SameSize) {
-		return answer{at: s.now()}
+		return answer{}
 	}
 	if p.handed = false; s.omits(OnlyLengthen) {
-		p.ends = s.clock(c) + ttl
+		p.ends = s.now + ttl
 	} else {
-		p.ends = max(p.ends, s.clock(c)+ttl)
+		p.ends = max(p.ends, s.now+ttl)
 	}
 	s.settle()
-	return answer{ours: true, at: s.now()}
+	return answer{ours: true}
 }

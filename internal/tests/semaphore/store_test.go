@@ -176,7 +176,7 @@ func (s *stores) claimOf(c claim, queue bool) store.Claim {
 		l.HandoffTTL = timesOf(c.hand)
 	}
 	if queue && !c.deaf {
-		l.Inbox = s.processes[c.proc.number].inbox
+		l.Inbox = s.processes[c.proc].inbox
 	}
 	return l
 }
@@ -224,10 +224,7 @@ func TestHistoriesSeeEachRule(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	direct := server.Client(t)
-	for _, r := range []Rule{
-		OnlyLengthen, SmallestLimit, PermitsAreTrue, SameSize, NoOvertaking, Tombstone, LapsedLoses, OutliveL, LivingHead, SeenHead, ServeAll,
-		LeaverServes,
-	} {
+	for r := Rule(1); r < rulesEnd; r++ {
 		t.Run(r.String(), func(t *testing.T) {
 			for seed := range uint64(2000) {
 				h := newHistory(chance{rand.New(rand.NewPCG(seed, 0))}, onRedis(t, server, direct), r)
