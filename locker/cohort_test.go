@@ -42,7 +42,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 			}
 			last = lease.Fence()
 			fences[last] = true
-			if i, err := l.Inspect(t.Context(), "a"); err != nil || last < i.Fence || last >= i.Fence+locker.DefaultHandoffs {
+			if i, err := l.Inspect(t.Context(), "a"); err != nil || last < i.Fence || last >= i.Fence+locker.LongestStreak {
 				t.Fatalf("fence %d lies outside of the block that begins at %d, %v", last, i.Fence, err)
 			}
 		}

@@ -347,7 +347,7 @@ func (h *hold) holder() store.Holder {
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
 
 // streaks is the sharing of locks: the callers of a cohort use one hold, one after the other. The
-// streak ends after [WithHandoffs] callers or after streakWithin, so that other processes have
+// streak ends after longestStreak callers or after streakWithin, so that other processes have
 // their turn.
 type streaks struct{ *cohorts }
 

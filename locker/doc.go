@@ -38,7 +38,7 @@
 //   - Wait: until the caller's context ends. [NoWait] waits for no holder.
 //   - Waiters: no limit; see [WithMaxWaiters].
 //   - Order: processes take turns; in a turn, at most 64 callers of one process use a lease one
-//     after the other, for 10 ms ([WithHandoffs]). [WithFair] orders all callers.
+//     after the other, for 10 ms. [WithFair] orders all callers.
 //   - The name of a holder, for errors and operators: program@host:pid; see [WithMetadata].
 //
 // # Errors

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,10 +37,11 @@ func ExampleRunAll() {
 // them works alone. Together they can wait for each other for ever, on a bad day. In a test, give
 // lockertest.Order(t) instead, which fails the test.
 func ExampleWithOrderCheck() {
-	check := locker.WithOrderCheck(func(c locker.OrderConflict) {
-		// In a service: slog.Warn(c.String()), which has the stack of each step too.
-		for _, step := range c.Steps {
-			fmt.Println(step.TakenKey, "was acquired while", step.HeldKey, "was held")
+	check := locker.WithOrderCheck(func(conflict string) {
+		for line := range strings.Lines(conflict) { // in a service: slog.Warn(conflict)
+			if strings.Contains(line, "was acquired while") { // the other lines are the stacks
+				fmt.Print(line)
+			}
 		}
 	})
 	l, err := lockertest.NewMemory().NewLocker(check) // in a service: New
@@ -57,8 +59,8 @@ func ExampleWithOrderCheck() {
 	lockBoth("order:42", "item:7") // the sale
 	lockBoth("item:8", "order:43") // the return, on another day
 	// Output:
-	// order:43 was acquired while item:8 was held
-	// item:7 was acquired while order:42 was held
+	// order:43 (order) was acquired while item:8 (item) was held:
+	// item:7 (item) was acquired while order:42 (order) was held:
 }
 
 func ExampleNewReentrant() {

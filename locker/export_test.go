@@ -5,6 +5,12 @@ import (
 	"time"
 )
 
+// LongestStreak is the largest number of callers in a streak.
+const LongestStreak = longestStreak
+
+// WithHandoffs sets how many callers are at most in a streak, so that a test sees its end soon.
+func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
+
 // DriftOf returns how much of the TTL the holder does not use, because clocks run at different
 // rates.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }

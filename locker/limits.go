@@ -27,6 +27,9 @@ const (
 	// process was paused, the message was late or a clock stepped: then the waiter asks the server.
 	freshGrant = 100 * time.Millisecond
 
+	// longestStreak is the largest number of callers in a streak. It saves most of the calls of a
+	// hand-off, and reserves as many fences.
+	longestStreak = 64
 	// streakWithin is the time after which no streak continues. This limit shortens the wait of
 	// other processes when the work under each lock is long.
 	streakWithin = 10 * time.Millisecond

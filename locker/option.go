@@ -50,7 +50,7 @@ func newConfig() config {
 		backoff:  Jitter(Exponential(5*time.Millisecond, 100*time.Millisecond)),
 		renewal:  true,
 		queue:    true,
-		handoffs: DefaultHandoffs,
+		handoffs: longestStreak,
 		metadata: func(context.Context) string { return self.Name() },
 
 		maxSkew:     500 * time.Millisecond,
@@ -80,8 +80,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise WithMaxTTL, or lower the longest TTL", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:
 		return errors.New("latchkit: WithAdaptiveTTL needs renewals, and WithoutRenewal forbids them; leave one of the two out")
-	case c.handoffs < 1:
-		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which means no hand-offs inside the process", c.handoffs)
 	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:
 		return fmt.Errorf("latchkit: WithNodeTimeout(%v); give 1ms to 10 years, in practice several round trips to the farthest node", c.nodeTimeout)
 	case c.maxWaiters < 0:
@@ -143,20 +141,13 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
 
-// DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
-const DefaultHandoffs = 64
-
-// WithHandoffs sets n, the largest number of callers in a streak, in which callers of this process
-// use one lease, one after the other, each with a fence of its own. After n callers, or after 10
-// ms, the lease goes back to the server, where other processes wait. Callers share a lease if their
-// Rules have equal Key, Mode and TTL, allow a wait, and do not set KeepFor, EndAfter, OnceFor or
-// Metadata. With n = 1 each caller queues at the server by itself. Default: [DefaultHandoffs].
-func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
-
-// WithFair equals WithHandoffs(1): callers of all processes get a key in the order in which they
-// began to wait at the server. By default, processes take turns of one streak each, so callers may
-// overtake a caller of another process. A quorum promises no order even with WithFair.
-func WithFair() Option { return WithHandoffs(1) }
+// WithFair lets callers of all processes get a key in the order in which they began to wait at the
+// server. By default, processes take turns of one streak each: up to 64 callers of a process use one
+// lease, one after the other, each with a fence of its own, for 10 ms. Then the lease goes back to
+// the server, where other processes wait. Callers share a lease if their Rules have equal Key, Mode
+// and TTL, allow a wait, and do not set KeepFor, EndAfter, OnceFor or Metadata. A quorum promises no
+// order even with WithFair.
+func WithFair() Option { return anyOption(func(c *config) { c.handoffs = 1 }) }
 
 // WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), instead of using the
 // server's queue, in no order, and without hand-offs in the process. Use it during a migration, in

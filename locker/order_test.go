@@ -140,7 +140,7 @@ func TestProcessesTakeTurnsByStreaks(t *testing.T) {
 	if more > compared*(processes-1)/2 {
 		t.Errorf("after %d streaks with callers waiting, another process was %d times served twice before their next streak", compared, more)
 	}
-	if longest > locker.DefaultHandoffs {
+	if longest > locker.LongestStreak {
 		t.Errorf("a streak of %d", longest)
 	}
 	if compared < processes || longest < 2 {

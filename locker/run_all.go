@@ -411,7 +411,7 @@ func (s *lockSet) addLeases(all []*waiter, grants []store.Grant, sentAt time.Tim
 type takeState struct {
 	mu     sync.Mutex
 	leases []*Lease    // the leases taken so far
-	asked  []OrderStep // with WithOrderCheck: the last locks that the RunAll asked for, as Taken
+	asked  []orderStep // with WithOrderCheck: the last locks that the RunAll asked for, as Taken
 	// True if the RunAll has all its leases or has failed. Later acquires with the context do not
 	// belong to this RunAll.
 	ended bool

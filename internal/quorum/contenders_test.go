@@ -19,7 +19,7 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	var all sync.WaitGroup
 	const each = 40
 	for range 3 {
-		l := redlockOn(t, servers, locker.WithHandoffs(1))
+		l := redlockOn(t, servers, locker.WithFair())
 		all.Go(func() {
 			for range each {
 				lease, err := l.Acquire(t.Context(), locker.Rule{Key: "wanted", Wait: time.Minute})

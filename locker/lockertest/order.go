@@ -19,11 +19,11 @@ func Order(t testing.TB) locker.Option {
 		defer mu.Unlock()
 		ended = true
 	})
-	return locker.WithOrderCheck(func(c locker.OrderConflict) {
+	return locker.WithOrderCheck(func(conflict string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !ended {
-			t.Error(c)
+			t.Error(conflict)
 		}
 	})
 }

@@ -253,7 +253,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 				}
 				l, store := memory(t, locker.WithObserver(observer))
 				if name == "the lease has no fence" {
-					l = lockertest.NewLocker(t, nameless{store}, locker.WithHandoffs(1), locker.WithObserver(observer))
+					l = lockertest.NewLocker(t, nameless{store}, locker.WithFair(), locker.WithObserver(observer))
 				}
 				err = tc.do(t.Context(), scene{db, t, l, store})
 				if !errors.Is(err, tc.want) {
