@@ -29,12 +29,12 @@ func Example() {
 }
 
 // The options add a span for the time of the hold, the key in every span, and an attribute of your
-// own.
+// own in every measurement. A SpanProcessor of your TracerProvider adds attributes to spans.
 func ExampleNew_options() {
 	observer, err := otellock.New(
 		otellock.WithHoldSpans(),
 		otellock.WithKey(), // only where keys are not personal data
-		otellock.WithSpanAttributes(func(context.Context) []attribute.KeyValue {
+		otellock.WithMetricAttributes(func(context.Context) []attribute.KeyValue {
 			return []attribute.KeyValue{attribute.String("shop.region", "eu")}
 		}),
 	)

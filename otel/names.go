@@ -11,11 +11,11 @@ import (
 // This file has every name that this package exports to back-ends. OpenTelemetry has no
 // conventions for distributed locks, so the names are our own, in the style of OpenTelemetry.
 
-// ScopeName is the name of the instrumentation scope.
-const ScopeName = "github.com/latchkit/latchkit/otel"
+// scopeName is the name of the instrumentation scope.
+const scopeName = "github.com/latchkit/latchkit/otel"
 
-// Version is the version of the instrumentation scope.
-const Version = "0.1.0"
+// version is the version of the instrumentation scope.
+const version = "0.1.0"
 
 const schemaURL = semconv.SchemaURL
 

@@ -30,7 +30,6 @@ type config struct {
 	salt      []byte
 
 	serverAttributes []attribute.KeyValue // of every span and every measurement
-	spanAttributes   func(context.Context) []attribute.KeyValue
 	metricAttributes func(context.Context) []attribute.KeyValue
 
 	refused error // the errors of wrong options
@@ -81,13 +80,6 @@ func WithServer(address string, port int) Option {
 		c.serverAttributes = attrs
 		c.refuse(address == "" || port < 0 || port > 65535, fmt.Sprintf("WithServer(%q, %d); give a host or a name, and its port or 0", address, port))
 	}
-}
-
-// WithSpanAttributes adds the result of f to every span, from its start: for example the tenant
-// in ctx. ctx is the caller's context. f is called on the path of every operation, so it must be
-// fast. Default: none.
-func WithSpanAttributes(f func(ctx context.Context) []attribute.KeyValue) Option {
-	return func(c *config) { c.spanAttributes = f }
 }
 
 // WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same

@@ -29,12 +29,12 @@ func New(opts ...Option) (locker.Observer, error) {
 	o := &observer{
 		config:  cfg,
 		started: time.Now(),
-		tracer:  cfg.tracers.Tracer(ScopeName, trace.WithInstrumentationVersion(Version), trace.WithSchemaURL(schemaURL)),
+		tracer:  cfg.tracers.Tracer(scopeName, trace.WithInstrumentationVersion(version), trace.WithSchemaURL(schemaURL)),
 	}
 	o.targets.init(cfg)
 	o.everywhere = []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(cfg.serverAttributes...))}
 	o.operations.New = func() any { return newOperation(o) }
-	meter := cfg.meters.Meter(ScopeName, metric.WithInstrumentationVersion(Version), metric.WithSchemaURL(schemaURL))
+	meter := cfg.meters.Meter(scopeName, metric.WithInstrumentationVersion(version), metric.WithSchemaURL(schemaURL))
 	if o.instruments, err = newInstruments(meter); err != nil {
 		return nil, err
 	}
@@ -105,9 +105,6 @@ func (o *observer) start(ctx context.Context, place int, t *target, rule locker.
 			return ctx, nil // another instrumentation has begun the span of the task
 		}
 		options = append(slices.Clip(options), trace.WithSpanKind(trace.SpanKindConsumer))
-	}
-	if o.spanAttributes != nil {
-		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributes(ctx)...))
 	}
 	ctx, span := o.tracer.Start(ctx, t.span[place], options...)
 	if !span.IsRecording() {

@@ -69,12 +69,9 @@ func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn f
 // An Option sets up [Update] and [UpdateAll].
 type Option func(*update)
 
-// WithAttempts sets the largest number of attempts. Default: 100.
+// WithAttempts sets the largest number of attempts. Default: 100, with jittered pauses of at most 50
+// ms, which take about 4 s.
 func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
-
-// WithBackoff sets the pauses after attempts that had a conflict. When the Backoff ends, Update
-// gives up with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
-func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
 
 // WithObserver notifies o of the update as the Op "update", under the given name. Package otellock
 // makes a span "update NAME" of each update. name must have few values.
