@@ -125,6 +125,24 @@ func TestAnExtensionOfOneReaderHarmsNoOther(t *testing.T) {
 	})
 }
 
+// A reader that joins after another one has shortened its own renewals gets the TTL of its Rule.
+func TestAnExtensionHarmsNoReaderThatJoinsLater(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 1)
+		one := acquire(t, ls[0], reading)
+		if err := one.Extend(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+		other := acquire(t, ls[0], reading)
+		release(t, one)
+		<-time.After(time.Minute)
+		if left := time.Until(other.Expires()); left < other.TTL()/2 {
+			t.Fatalf("a lease of %v ends in %v", other.TTL(), left)
+		}
+		release(t, other)
+	})
+}
+
 func TestReadersAfterAnEmptyRestart(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -185,6 +185,9 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 		return false
 	}
 	h.renewal.users = append(h.renewal.users, lease)
+	if len(h.renewal.users) > 1 && !h.renewal.adaptive { // the short Extend of one reader binds no other
+		h.renewal.renewTTL = max(h.renewal.renewTTL, h.claim.TTL)
+	}
 	return true
 }
 

@@ -217,6 +217,26 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
+// twice sends each release twice, like a link that asks once more over another connection, and returns
+// the answer of the second.
+type twice struct{ store.Store }
+
+func (s twice) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
+	if _, err := s.Store.Release(ctx, c); err != nil {
+		return store.Grant{}, err
+	}
+	g, err := s.Store.Release(ctx, c)
+	g.Doubled = true
+	return g, err
+}
+
+func TestAReleaseThatWasSentTwiceIsNoLoss(t *testing.T) {
+	virtual(t, func(t *testing.T, backend *lockertest.Memory) {
+		l := lockertest.NewLocker(t, twice{backend})
+		release(t, acquire(t, l, locker.Rule{Key: "a"}))
+	})
+}
+
 // KeepFor counts from when the caller receives the grant, and not from when it sent the request.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -88,8 +88,8 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 // The table shows the result for each answer:
 //
 //	released                      nil
-//	not ours, after an unclear    the unclear attempt has released it: nil; with OnceFor, only if the
-//	attempt within the lease      done mark is there
+//	not ours, after an unclear    the unclear attempt, or the other of two calls, has released it: nil;
+//	attempt within the lease      with OnceFor, only if the done mark is there
 //	not ours otherwise            another holder has the key, or the server forgot the lease: ErrLost
 //	revoked                       ErrRevoked
 func (l *Lease) pass(ctx context.Context, complete bool, sent *int) error {
@@ -130,6 +130,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, sent *int) error {
 		return err
 	}
 	answered = true
+	unclear = unclear || g.Doubled && instantOf(sentAt) < deadline
 	switch {
 	case g.State == store.Released:
 		return nil

@@ -19,8 +19,9 @@ type Grant struct {
 	// Busy: some nodes did not answer and may have granted the key. The Engine must release the
 	// token even if it is not queued.
 	Unsettled bool
-	// Doubled is true if the acquire was sent twice, and one of the two calls may still arrive. So the
-	// token is not given back without a tombstone.
+	// Doubled is true if the call was sent twice, and one of the two may still arrive, or has arrived
+	// before this one. So the token is not given back without a tombstone, and a release that finds the
+	// lease gone may have ended it itself.
 	Doubled bool
 	Writer  bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
 	Reason  string // Revoked: the reason given to Revoke
