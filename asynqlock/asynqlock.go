@@ -234,15 +234,17 @@ func (j *job) run(ctx context.Context) error {
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	goOn := context.AfterFunc(j.guard.stopped, cancel) // reports whether the wait was not ended before
-	defer goOn()
+	// goOn reports, once, whether Stop has not ended the wait.
+	goOn := context.AfterFunc(j.guard.stopped, cancel)
+	waits := true
 	err := locker.Run(ctx, j.guard.locker, j.lock, func(ctx context.Context) error {
+		waits = false
 		if !goOn() {
 			return errStopped
 		}
 		return handle(ctx)
 	})
-	if !j.ran && !goOn() {
+	if waits && !goOn() {
 		return errors.Join(errStopped, err)
 	}
 	return err

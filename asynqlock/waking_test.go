@@ -200,6 +200,35 @@ func TestATaskGivesTheKeyBackThatItGotOutOfTurn(t *testing.T) {
 	}
 }
 
+// A task that waited for the key, and gives it back, is put off for the key, and not because of Stop.
+func TestATaskGivesTheKeyBackThatItHasWaitedFor(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	held, err := q.locker().Acquire(t.Context(), locker.Rule{Key: "account:42"})
+	must(t, err)
+	l := q.locker()
+	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithPrefix(q.name+":"),
+		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Wait(time.Hour), asynqlock.Snooze(longest)))
+	q.stop(g)
+	const first = "5:other:first"
+	line := q.name + ":asynqlock:line:{account:42}"
+	must(t, q.redis.ZAdd(t.Context(), line, redis.Z{Score: float64(time.Now().Add(-5 * time.Second).UnixMicro()), Member: first}).Err())
+	see := q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	id := q.enqueue("job", `{"account":"42"}`).ID
+	await(t, "it is put off behind the first", func() bool { return q.state(id) == "retry after 0 retries" })
+	must(t, q.inspector.RunTask(q.name, id))
+	await(t, "it waits", func() bool {
+		info, err := l.Inspect(t.Context(), "account:42")
+		return err == nil && info.Waiters == 1
+	})
+	must(t, q.redis.Set(t.Context(), q.name+":asynqlock:called:{account:42}", first, time.Minute).Err())
+	must(t, held.Release(t.Context()))
+	await(t, "it is put off again", func() bool { return len(see.problems()) == 2 })
+	if got := see.problems(); got[0] != got[1] {
+		t.Errorf("it was put off for %q", got)
+	}
+}
+
 // lockerFunc is a Locker that only acquires.
 type lockerFunc func(context.Context, locker.Rule) (*locker.Lease, error)
 
