@@ -44,7 +44,10 @@ func (l *link) serve() {
 // connect connects to the server. If the link was closed meanwhile, connect closes the new
 // connection.
 func (l *link) connect() bool {
-	server, err := net.Dial("tcp", l.proxy.target)
+	l.proxy.mu.Lock()
+	target := l.proxy.target
+	l.proxy.mu.Unlock()
+	server, err := net.Dial("tcp", target)
 	if err != nil {
 		return false
 	}

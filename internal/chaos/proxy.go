@@ -12,11 +12,11 @@ import (
 // Proxy passes Redis traffic on, and causes faults on request. [NewProxy] makes a Proxy; the zero
 // value is not usable. Its methods may be called from any goroutine.
 type Proxy struct {
-	target   string
 	listener net.Listener
 	work     sync.WaitGroup
 
 	mu       sync.Mutex
+	target   string
 	closed   bool
 	links    map[*link]struct{}
 	faults   []*Fault
@@ -45,6 +45,13 @@ func NewProxy(t testing.TB, target string) *Proxy {
 
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Lead makes new connections lead to the server at target. Present connections stay as they are.
+func (p *Proxy) Lead(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
 
 // LoseReplies lets the server execute the next n requests that match. But the proxy does not pass
 // their replies on: it closes the connection instead. Requests that were pipelined behind such a

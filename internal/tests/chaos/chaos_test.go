@@ -177,7 +177,7 @@ func combinations() (all []round) {
 			}
 		}
 	}
-	for _, on := range []string{quorum3, quorum5} {
+	for _, on := range []string{quorum3, quorum5, quorumPairs} {
 		for _, kind := range []string{kindExclusive, kindReentrant, kindStriped, kindLead} {
 			all = append(all, round{Topology: on, Kind: kind})
 		}

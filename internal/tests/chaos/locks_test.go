@@ -43,22 +43,25 @@ var kinds = []string{kindExclusive, kindReadWrite, kindReentrant, kindSemaphore,
 
 // The topologies.
 const (
-	oneServer = "one server"
-	sentinel  = "Sentinel"
-	cluster   = "Cluster"
-	quorum3   = "quorum of 3"
-	quorum5   = "quorum of 5"
+	oneServer   = "one server"
+	sentinel    = "Sentinel"
+	cluster     = "Cluster"
+	quorum3     = "quorum of 3"
+	quorum5     = "quorum of 5"
+	quorumPairs = "quorum of 3 pairs" // each node is a master with a replica
 )
 
-// nodesOf is how many servers vote in a quorum.
-var nodesOf = map[string]int{quorum3: 3, quorum5: 5}
+// nodesOf is how many nodes vote in a quorum.
+var nodesOf = map[string]int{quorum3: 3, quorum5: 5, quorumPairs: 3}
 
 const (
 	roundTTL = 400 * time.Millisecond
 	units    = 3 // of a semaphore
 )
 
-// quorumOptions make a node that has forgotten its leases vote again after 0.6 s.
+// quorumWait is how long a node does not vote that may have forgotten its leases: see quorumOptions.
+const quorumWait = roundTTL + roundTTL/50 + 102*time.Millisecond
+
 var quorumOptions = []locker.QuorumOption{
 	locker.WithTTL(roundTTL), locker.WithMaxTTL(roundTTL),
 	locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(100 * time.Millisecond),

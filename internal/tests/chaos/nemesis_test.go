@@ -31,6 +31,7 @@ type nemesis struct {
 func always(*world) bool       { return true }
 func onSentinel(w *world) bool { return w.sentinel != nil }
 func onCluster(w *world) bool  { return w.cluster != nil }
+func onPairs(w *world) bool    { return w.replicas != nil }
 func withClock(w *world) bool  { return len(w.clocks) > 0 }
 func blank(w *world) bool      { return len(w.clocks) > 0 && !w.durable }
 
@@ -42,6 +43,12 @@ const workerStopped = "worker stopped (SIGSTOP)"
 // twoRestarts empties two nodes one after the other, before the first one votes again. It is a
 // fault for controls: more than a minority has forgotten its leases.
 const twoRestarts = "two nodes restarted"
+
+// These faults make replicas masters, which lack what their masters granted last.
+const (
+	promotion      = "replicas promoted"
+	promotedBeside = "replica promoted beside its master"
+)
 
 // restarts are the faults that restart servers.
 const (
@@ -167,12 +174,56 @@ var nemeses = []nemesis{
 		}
 		return nil
 	}},
+	{name: promotion, on: onPairs, alone: true, begin: func(w *world) func() { return w.promote(2, false) }},
+	{name: promotedBeside, on: onPairs, alone: true, begin: func(w *world) func() { return w.promote(1, true) }},
 	{name: twoRestarts, on: func(w *world) bool { return w.quorum() && w.Only != nil }, alone: true, begin: func(w *world) func() {
 		for _, i := range w.rng.Perm(len(w.servers))[:2] {
 			w.servers[i].Restart()
 		}
 		return nil
 	}},
+}
+
+// promote makes the replicas of n nodes masters. Before that, they are cut off for so long that they
+// lack all leases. If their masters serve on, workers whose connections are not cut ask them until
+// the end of the trouble. Such a node has two masters, and docs/quorum.md says what follows: from
+// the end of the new master's wait on, a lease with the vote of the old one does not exclude others.
+func (w *world) promote(n int, serve bool) (end func()) {
+	chosen := w.rng.Perm(len(w.servers))[:n]
+	for _, i := range chosen {
+		w.follow(w.replicas[i], "")
+	}
+	w.sleep(2 * roundTTL)
+	former := slices.Clone(w.servers)
+	for _, i := range chosen {
+		if !serve {
+			w.servers[i].Kill()
+		}
+		w.servers[i], w.replicas[i] = w.replicas[i], w.servers[i]
+		lead := func(p *chaos.Proxy, cut bool) {
+			if p.Lead(w.servers[i].Addr()); cut {
+				p.Cut()
+			}
+		}
+		lead(w.own[i], true)
+		for _, worker := range w.workers {
+			lead(worker.proxies[former[i].Addr()], !serve || w.rng.IntN(2) == 0)
+		}
+	}
+	promoted := now()
+	if serve {
+		w.sleep(quorumWait)
+	}
+	return func() {
+		for _, i := range chosen {
+			if serve {
+				former[i].Kill()
+				w.losses = append(w.losses, loss{"two masters of one node", span{promoted.add(quorumWait), now()}})
+			}
+			former[i].Restart()
+			w.follow(former[i], w.servers[i].Addr())
+		}
+	}
 }
 
 func (w *world) sleep(d time.Duration) {

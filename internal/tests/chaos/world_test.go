@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -54,6 +55,8 @@ type world struct {
 	dir string // the folder of the histories
 
 	servers  []*redistest.Server // that keep locks
+	replicas []*redistest.Server // of the servers, in a quorum of pairs
+	own      []*chaos.Proxy      // the ways of the test itself to the nodes of a quorum of pairs
 	clocks   map[*redistest.Server]*redistest.Clock
 	sentinel *redistest.SentinelSet
 	cluster  *redistest.Cluster
@@ -153,10 +156,39 @@ func (w *world) startServers() {
 		w.servers = append(slices.Clone(w.cluster.Masters), w.cluster.Replicas...)
 		return
 	}
-	for range max(nodesOf[w.Topology], 1) {
-		s, clock := redistest.StartWithClock(w, args...)
-		w.servers, w.clocks[s] = append(w.servers, s), clock
+	pairs := w.Topology == quorumPairs
+	if pairs {
+		w.durable, args = false, []string{"--repl-diskless-sync-delay", "0"}
 	}
+	start := func() *redistest.Server {
+		s, clock := redistest.StartWithClock(w, args...)
+		w.clocks[s] = clock
+		return s
+	}
+	for i := range max(nodesOf[w.Topology], 1) {
+		w.servers = append(w.servers, start())
+		if pairs {
+			w.replicas = append(w.replicas, start())
+			w.own = append(w.own, chaos.NewProxy(w, w.servers[i].Addr()))
+			w.follow(w.replicas[i], w.servers[i].Addr())
+		}
+	}
+}
+
+// follow makes s the replica of the master at the address master, or a master if that is "".
+func (w *world) follow(s *redistest.Server, master string) {
+	w.Helper()
+	host, port, state := "no", "one", "role:master"
+	if master != "" {
+		host, port, _ = net.SplitHostPort(master)
+		state = "master_link_status:up"
+	}
+	await(w.T, "the server has "+state, func() bool {
+		return strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string {
+			c.SlaveOf(ctx, host, port) // does nothing if it is so already
+			return c.Info(ctx, "replication").Val()
+		}), state)
+	})
 }
 
 // openDatabase makes the register of each key in PostgreSQL or SQLite.
@@ -256,8 +288,12 @@ func (w *world) enroll() {
 }
 
 func (w *world) nodes() (all []locker.Client) {
-	for _, s := range w.servers {
-		all = append(all, s.Client(w))
+	for i, s := range w.servers {
+		c := s.Client(w)
+		if w.own != nil { // they lead to the masters of the pairs
+			c = s.Client(w, func(o *redis.Options) { o.Addr = w.own[i].Addr() })
+		}
+		all = append(all, c)
 	}
 	return all
 }
@@ -281,8 +317,11 @@ func (w *world) newSeat(i int) *seat {
 		Name: fmt.Sprint("w", i), Topology: w.Topology, Kind: w.Kind, Library: w.Library, Ways: map[string]string{},
 		Keys: w.Keys, Callers: w.callers(), TTL: roundTTL, Driver: w.driver, DSN: w.dsn, Unfenced: w.Unfenced, LongHold: w.LongHold, Brisk: w.Brisk,
 	}
-	for _, server := range w.servers {
+	for i, server := range w.servers {
 		p := chaos.NewProxy(w, server.Addr())
+		if w.replicas != nil { // the same way leads to the replica when it is promoted
+			s.proxies[w.replicas[i].Addr()] = p
+		}
 		if w.Patch[0] != "" {
 			p.Patch(w.Patch[0], w.Patch[1])
 		}
