@@ -555,7 +555,7 @@ func (r *renewal) lookTime() instant {
 // hundred thousand holds each move would read distant memory at each level.
 type schedule struct {
 	slots   map[int64][]*hold
-	numbers []int64 // the numbers of the slots, the earliest first; a slot may have become empty
+	numbers []int64 // the numbers of the slots, the earliest first; a slot may be empty
 }
 
 // add puts h into the schedule.
@@ -564,9 +564,8 @@ func (s *schedule) add(h *hold) {
 	others, known := s.slots[n]
 	if !known {
 		// Most slots are new at the end: a renewal moves its hold to later than most others.
-		if i, left := slices.BinarySearch(s.numbers, n); !left {
-			s.numbers = slices.Insert(s.numbers, i, n)
-		}
+		i, _ := slices.BinarySearch(s.numbers, n)
+		s.numbers = slices.Insert(s.numbers, i, n)
 	}
 	s.slots[n] = append(others, h)
 	h.renewal.slot, h.renewal.index = n, int32(len(others)+1)
@@ -579,9 +578,7 @@ func (s *schedule) remove(h *hold) {
 	others[h.renewal.index-1] = others[last]
 	others[h.renewal.index-1].renewal.index = h.renewal.index
 	others[last] = nil
-	if s.slots[h.renewal.slot] = others[:last]; last == 0 { // its number stays until its time
-		delete(s.slots, h.renewal.slot)
-	}
+	s.slots[h.renewal.slot] = others[:last] // an empty slot stays until its time
 	h.renewal.index = 0
 }
 
@@ -595,6 +592,7 @@ func (s *schedule) reschedule(h *hold) {
 // so that it is late for none of the others; 0: there are no others.
 func (s *schedule) until(t instant) (due []*hold, next instant) {
 	for len(s.numbers) > 0 && len(s.slots[s.numbers[0]]) == 0 {
+		delete(s.slots, s.numbers[0])
 		s.numbers = s.numbers[1:]
 	}
 	for _, n := range s.numbers {

@@ -273,8 +273,8 @@ func Detach(ctx context.Context) context.Context {
 // leaseState is what changes of a Lease. Usually the hold and the contexts end together. While the
 // Engine is closing, the contexts end before the hold. The release follows, also after a loss.
 type leaseState struct {
-	// mu guards all other fields except notified, began and released. released is written by the
-	// first Release only, and read after ending is closed.
+	// mu guards all other fields except notified, began, ending and released. released is written by
+	// the first Release only, and read after ending.
 	mu       sync.Mutex
 	notified sync.Once // ensures that the Observer is notified of the hold's end only once
 
@@ -285,8 +285,9 @@ type leaseState struct {
 	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
 	own     context.Context           // the context that the first call of Context made
 
-	released error         // what Release returned
-	ending   chan struct{} // closed when Release has its result; nil: Release was not called
+	releases bool           // Release was called
+	released error          // what Release returned
+	ending   sync.WaitGroup // ends when Release has its result
 }
 
 // derive returns a context like parent that ends with the lease.
@@ -379,13 +380,13 @@ func (s *leaseState) endTime() time.Time {
 // and returns false.
 func (s *leaseState) beginRelease() bool {
 	s.mu.Lock()
-	ending := s.ending
-	if ending == nil {
-		s.ending = make(chan struct{})
+	again := s.releases
+	if s.releases = true; !again {
+		s.ending.Add(1)
 	}
 	s.mu.Unlock()
-	if ending != nil {
-		<-ending // after releaseWithin at the latest
+	if again {
+		s.ending.Wait() // for releaseWithin at the longest
 	}
-	return ending == nil
+	return !again
 }

@@ -38,7 +38,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 		if !begun { // ctx has panicked; the panic continues, but nobody could release the lock later
 			l.finishRelease(context.Background(), false, end)
 		}
-		close(l.state.ending)
+		l.state.ending.Done()
 	}()
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -42,6 +41,7 @@ type Call struct {
 	Script *Script // the script that Words run; nil: Words are a plain command
 	Words  []any
 	Key    string // the key by which a Cluster finds the node
+	Copy   []any  // memory for the copy of the words that is sent first; may be nil
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
@@ -175,8 +175,8 @@ func (c *Call) deliver(text string, err error) {
 // command has its own copy of the words. A hook may change the words, for example put a prefix
 // before all keys, but the next attempt must begin with the original words.
 func (c *Call) command(ctx context.Context, inFull bool) noRetryCmd {
-	words := slices.Clone(c.Words)
-	if inFull {
+	words := append(c.Copy, c.Words...)
+	if c.Copy = nil; inFull {
 		words[0], words[1] = "eval", c.Script.text
 	}
 	return noRetryCmd{redis.NewStringCmd(ctx, words...)}

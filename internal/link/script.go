@@ -23,10 +23,11 @@ func NewScript(text, sha string) *Script { return &Script{text: text, sha: sha} 
 // Text returns the Lua text of the script.
 func (s *Script) Text() string { return s.text }
 
-// Room is memory for the words of a short call, in one piece. The zero value of a Room is ready for
-// one call.
+// Room is memory for the words of a short call, and for a copy of them, in one piece. The zero value
+// of a Room is ready for one call.
 type Room struct {
 	words   [12]any
+	Copy    [12]any // for [Call.Copy]
 	texts   [6]string
 	numbers [2]int64
 }

@@ -78,6 +78,7 @@ func (s *Store) question(script Script, key string) *question {
 
 func (s *Store) newQuestion(script Script, key string) *question {
 	q := &question{store: s, silent: script.silent}
+	q.Copy = q.room.Copy[:0]
 	q.Script, q.Class, q.Key = script.Script, script.class, key
 	return q
 }
@@ -86,10 +87,13 @@ func (s *Store) newQuestion(script Script, key string) *question {
 // false if text has another form.
 func grantOf(text string) (g store.Grant, ok bool) {
 	r := Reply{text}
+	if text != "" && text[0] <= '9' { // the key was free, and one fence was asked for
+		at, fence := r.Integer(), r.Integer()
+		return store.Grant{State: store.Granted, At: time.UnixMicro(at), Fence: uint64(fence), FenceCount: 1}, at > 0 && fence > 0
+	}
 	state := r.Word()
-	if at, err := strconv.ParseInt(state, 10, 64); err == nil { // the key was free, and one fence was asked for
-		fence := r.Integer()
-		return store.Grant{State: store.Granted, At: time.UnixMicro(at), Fence: uint64(fence), FenceCount: 1}, fence > 0
+	if state == "released" {
+		return store.Grant{State: store.Released}, true
 	}
 	g.At = r.Time()
 	switch state {
@@ -113,8 +117,6 @@ func grantOf(text string) (g store.Grant, ok bool) {
 		g.State = store.Done
 	case "not-ours":
 		g.State = store.NotOurs
-	case "released":
-		return store.Grant{State: store.Released}, true
 	}
 	return g, g.State != 0
 }
