@@ -8,39 +8,27 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"golang.org/x/mod/module"
-	"golang.org/x/mod/zip"
 )
 
 // release makes a release of the present files by the commands of CONTRIBUTING.md. It returns a
-// folder that serves the tagged modules as a module proxy. The code of the Go team decides which
-// file belongs to which module.
+// folder that serves the tagged modules as a module proxy: what the go command downloads from the
+// tags, as the public proxy does.
 func release(t *testing.T, version string) (proxy string) {
 	t.Helper()
 	repository, proxy := t.TempDir(), t.TempDir()
 	commit(t, repository, checkout(t))
+	download := []string{"mod", "download"}
 	for tag := range strings.Lines(run(t, repository, nil, ".ci/prepare-release", version)) {
 		tag = strings.TrimSpace(tag)
 		git(t, repository, "tag", tag)
-		folder := strings.TrimPrefix(path.Dir(tag), ".") // "" for the root module
-		m := module.Version{Path: path.Join(root, folder), Version: version}
-		dir := filepath.Join(proxy, filepath.FromSlash(m.Path), "@v")
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, "list"), version+"\n")
-		write(t, filepath.Join(dir, version+".info"), `{"Version":"`+version+`","Time":"2026-12-01T00:00:00Z"}`)
-		write(t, filepath.Join(dir, version+".mod"), git(t, repository, "show", tag+":"+path.Join(folder, "go.mod")))
-		archive, err := os.Create(filepath.Join(dir, version+".zip"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(zip.CreateFromVCS(archive, m, repository, tag, folder), archive.Close()); err != nil {
-			t.Fatal(err)
-		}
+		download = append(download, path.Join(root, path.Dir(tag))+"@"+version)
 	}
-	return proxy
+	env := []string{
+		"GOWORK=off", "GOFLAGS=-modcacherw", "GOMODCACHE=" + proxy, "GOPROXY=direct", "GOSUMDB=off",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + repository + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + root,
+	}
+	run(t, t.TempDir(), env, "go", download...)
+	return filepath.Join(proxy, "cache", "download")
 }
 
 // checkout returns the folder of this repository.
