@@ -93,6 +93,21 @@ func TestReadersStarveNoWriter(t *testing.T) {
 	}
 }
 
+// The subscription of a process that does not use it for a minute ends, and then no message about a
+// writer comes. So each reader is renewed more often, however long its TTL.
+func TestReadersWithALongTTLKeepTheirSubscription(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		lease := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared, TTL: time.Hour})
+		before := store.Calls(locker.OpRenew)
+		<-time.After(10 * time.Minute)
+		if n := store.Calls(locker.OpRenew) - before; n < 18 || n > 23 {
+			t.Errorf("%d renewals in 10 minutes, want one in 30 s", n)
+		}
+		release(t, lease)
+	})
+}
+
 func TestAWriterOfTheSameProcessIsNotStarvedEither(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 1)

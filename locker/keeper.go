@@ -240,8 +240,12 @@ func (h *hold) isSoundLocked() bool {
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3
-	if h.claim.Mode == Shared && h.claim.Inbox == "" {
+	switch {
+	case h.claim.Mode != Shared:
+	case h.claim.Inbox == "":
 		third = min(third, unnotifiedRenewals)
+	default:
+		third = min(third, notifiedRenewals)
 	}
 	h.renewal.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
 	h.renewal.firstDue = 0

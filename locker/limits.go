@@ -42,6 +42,9 @@ const (
 	// unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
 	// messages about a waiting writer.
 	unnotifiedRenewals = time.Second
+	// notifiedRenewals is the longest time between two renewals of other readers. Without renewals,
+	// the subscription would count as unused, and end.
+	notifiedRenewals = 30 * time.Second
 	// slotBits is the number of bits of the length of a slot in the schedule: 2^24 ns.
 	slotBits = 24
 	// looksForSuspension is how often the clocks are compared while there are holds. The machine

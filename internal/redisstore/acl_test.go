@@ -154,7 +154,7 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 		t.Cleanup(func() { _ = client.Close() })
 		admins, nodes, asAdmin = append(admins, admin), append(nodes, client), append(asAdmin, admin)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	quick := []locker.QuorumOption{locker.WithMaxTTL(30 * time.Second)}
 	_ = locker.EnrollRedlock(ctx, asAdmin, quick...) // an operator does this, who may scan
@@ -188,7 +188,12 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 			return refused
 		}
 	}
-	// A subscription that hears nothing for some seconds asks the server whether it is there.
+	// A waiter asks again after a second, and a subscription that hears nothing for nine seconds asks
+	// the server whether it is there.
+	wait := 2 * time.Second
+	if len(change) == 0 || change[0] == "-ping" {
+		wait = 10 * time.Second
+	}
 	one, err := locker.New(nodes[0])
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +205,7 @@ func refusals(t *testing.T, user []any, change ...any) (refused int) {
 	}
 	t.Cleanup(func() { _ = two.Close(context.Background()) })
 	if lease, err := one.Acquire(ctx, locker.Rule{Key: "order:5"}); err == nil {
-		_, _ = two.Acquire(ctx, locker.Rule{Key: "order:5", Wait: 4 * time.Second})
+		_, _ = two.Acquire(ctx, locker.Rule{Key: "order:5", Wait: wait})
 		_ = lease.Release(ctx)
 	}
 	return len(admins[0].ACLLog(t.Context(), 100).Val())

@@ -10,12 +10,8 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// acquireQuestion returns an acquire of c that was not sent yet. If the claim has an inbox,
-// acquireQuestion marks the inbox as used.
+// acquireQuestion returns an acquire of c that was not sent yet.
 func (s *Store) acquireQuestion(c store.Claim) (*question, error) {
-	if c.Inbox != "" && s.cluster != nil && s.inbox != nil {
-		s.inbox.markUsed(c.Key)
-	}
 	if s.kind == withPermits {
 		if c = withLimit(c); c.Weight > c.Limit {
 			return nil, &store.Refusal{Err: fmt.Errorf("%w: %d units can never be free, because the limit is %d; lower the Weight or raise the Limit", store.ErrUnsupported, c.Weight, c.Limit)}

@@ -146,6 +146,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	}
 	release(t, gone)
 	release(t, once.Granted(5*time.Second))
+	eventually(t, "no connection is left", func() bool { return len(subscribers(t, node.Client(t))) == 0 })
 }
 
 func sameNode(c *redistest.Cluster, a, b string) bool {

@@ -16,7 +16,8 @@ import (
 // node with one slot. On a Redis Cluster, the name of a channel hashes into its slot, because
 // scripts publish on the node where they run, and count the subscribers there. The channels of a
 // cluster are sharded (Redis 7), or plain if the cluster does not support sharded channels. A
-// channel that was not used for a minute is unsubscribed.
+// channel that was not used for a minute is unsubscribed; if it was the last of its line, the line is
+// closed instead, and an idle process sends nothing.
 //
 // A server can confirm a subscription, and then answer that the channel has no subscriber: behind
 // some proxies, subscriptions are on another server than the scripts. Then Reset replaces the
@@ -29,7 +30,7 @@ import (
 // that slot.
 type Subscriptions struct {
 	sites       sites
-	unusedLimit time.Duration   // after this time an unused channel is unsubscribed; 0: never
+	unusedLimit time.Duration   // after this time an unused channel is unsubscribed
 	ctx         context.Context // the context of the goroutines
 	cut         context.CancelFunc
 	work        sync.WaitGroup
@@ -63,9 +64,9 @@ type shard struct {
 }
 
 const (
-	// silentFor is how long the server may be silent before the line (its connection) sends a
-	// ping. The server must answer the ping within another silentFor.
-	silentFor = 3 * time.Second
+	// A line (a connection) sends a ping when the server was silent for pingAfter times silentFor.
+	// The server must answer the ping, and a subscription, within silentFor.
+	silentFor, pingAfter = 3 * time.Second, 3
 	// If a subscription lived for at least steadyAfter, the next subscription follows without a
 	// pause.
 	steadyAfter = time.Second
@@ -89,11 +90,10 @@ type attempt struct {
 }
 
 // newSubscriptions returns Subscriptions that have no channel yet. The parameter channelSites finds
-// the nodes of channels, and unusedLimit is the time after which an unused channel is unsubscribed
-// (0: never).
-func newSubscriptions(channelSites sites, unusedLimit time.Duration) *Subscriptions {
+// the nodes of channels.
+func newSubscriptions(channelSites sites) *Subscriptions {
 	s := &Subscriptions{
-		sites: channelSites, unusedLimit: unusedLimit, listener: func(store.Event) {},
+		sites: channelSites, unusedLimit: unusedAfter, listener: func(store.Event) {},
 		slots: make(map[uint16]*shard), lines: make(map[string]*line), warn: func(store.Warning) {},
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -342,19 +342,23 @@ func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	if err != nil {
 		return failedAnswer(err)
 	}
-	s.mu.Lock()
-	if s.stopped {
+	for {
+		s.mu.Lock()
+		if s.stopped {
+			s.mu.Unlock()
+			return failedAnswer(store.ErrClosed)
+		}
+		l := s.lines[addr]
+		if l == nil || l.ended.Load() {
+			l = newLine(s, addr, node)
+			s.lines[addr] = l
+			s.work.Go(l.run)
+		}
 		s.mu.Unlock()
-		return failedAnswer(store.ErrClosed)
+		if answer := l.subscribe(sh, name); answer != nil {
+			return answer
+		}
 	}
-	l := s.lines[addr]
-	if l == nil || l.ended.Load() {
-		l = newLine(s, addr, node)
-		s.lines[addr] = l
-		s.work.Go(l.run)
-	}
-	s.mu.Unlock()
-	return l.subscribe(sh, name)
 }
 
 func failedAnswer(err error) <-chan error {
@@ -442,7 +446,7 @@ func (s *Subscriptions) reopenedEvent(all []*shard) store.Event {
 // unused reports whether the channel of sh was not used for so long that it is to be unsubscribed.
 // The caller holds s.mu.
 func (s *Subscriptions) unused(sh *shard) bool {
-	return s.unusedLimit > 0 && time.Since(sh.usedAt) >= s.unusedLimit
+	return time.Since(sh.usedAt) >= s.unusedLimit
 }
 
 func (s *Subscriptions) notify(e store.Event) {

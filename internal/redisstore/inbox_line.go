@@ -42,19 +42,26 @@ type pending struct {
 	answer chan error
 }
 
-var errLineLost = errors.New("the connection that receives the messages of the server was lost")
+var (
+	errLineLost   = errors.New("the connection that receives the messages of the server was lost")
+	errLineUnused = errors.New("no channel uses the connection")
+)
 
 func newLine(s *Subscriptions, addr string, node Subscriber) *line {
 	return &line{owner: s, addr: addr, pubsub: node.Subscribe(s.ctx), live: make(map[string]*shard), sweptAt: time.Now()}
 }
 
 // subscribe sends the subscription of the shard sh to the channel name. The returned channel
-// receives the answer from the goroutine that reads.
+// receives the answer from the goroutine that reads. It is nil if the line was closed because no
+// channel used it: then the caller needs another line.
 func (l *line) subscribe(sh *shard, name string) <-chan error {
 	p := pending{sh, name, time.Now(), make(chan error, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
+		if l.cause == errLineUnused {
+			return nil
+		}
 		p.answer <- l.cause
 		return p.answer
 	}
@@ -90,12 +97,12 @@ func (l *line) run() {
 
 // read receives and handles the node's messages until the line is lost.
 func (l *line) read() {
-	asked := false
+	silences := 0
 	for {
 		message, err := l.pubsub.ReceiveTimeout(l.owner.ctx, silentFor)
 		switch {
 		case err == nil:
-			asked = false
+			silences = 0
 			switch message := message.(type) {
 			case *redis.Message:
 				l.owner.noteMessage(l.live[message.Channel])
@@ -107,9 +114,8 @@ func (l *line) read() {
 					return
 				}
 			}
-		case timedOut(err) && !asked && !l.overdue():
-			asked = true
-			if l.pubsub.Ping(l.owner.ctx) != nil {
+		case timedOut(err) && silences < pingAfter && !l.overdue():
+			if silences++; silences == pingAfter && l.pubsub.Ping(l.owner.ctx) != nil {
 				return
 			}
 		case isReply(err):
@@ -176,11 +182,7 @@ func (l *line) refuseOldest(err error) bool {
 		return false
 	}
 	p.answer <- err
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.pending) == 0 && len(l.live) == 0 { // no channel needs the connection
-		l.hangUp(err)
-	}
+	l.closeUnused()
 	return true
 }
 
@@ -191,9 +193,10 @@ func (l *line) overdue() bool {
 	return len(l.pending) > 0 && time.Since(l.pending[0].sentAt) >= silentFor
 }
 
-// sweep unsubscribes channels that are not used any more.
+// sweep unsubscribes channels that are not used any more. A line without channels is closed, so that
+// it sends no pings.
 func (l *line) sweep() {
-	if l.owner.unusedLimit == 0 || time.Since(l.sweptAt) < l.owner.unusedLimit/2 {
+	if time.Since(l.sweptAt) < l.owner.unusedLimit/2 {
 		return
 	}
 	l.sweptAt = time.Now()
@@ -203,17 +206,18 @@ func (l *line) sweep() {
 		if l.owner.unused(sh) {
 			sh.line = nil
 			delete(l.owner.slots, sh.slot)
+			delete(l.live, name)
 			names = append(names, name)
 		}
 	}
 	l.owner.mu.Unlock()
+	l.closeUnused()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, name := range names {
 		if l.closed {
 			return
 		}
-		delete(l.live, name)
 		var err error
 		if isSharded(name) {
 			err = l.pubsub.SUnsubscribe(l.owner.ctx, name)
@@ -223,6 +227,15 @@ func (l *line) sweep() {
 		if err != nil {
 			l.hangUp(err)
 		}
+	}
+}
+
+// closeUnused closes the line if it has no channel.
+func (l *line) closeUnused() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.pending) == 0 && len(l.live) == 0 {
+		l.hangUp(errLineUnused)
 	}
 }
 

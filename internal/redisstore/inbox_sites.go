@@ -42,9 +42,9 @@ type clusterSites struct {
 	random  string // makes the channels of this Engine unique
 }
 
-// unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk of
-// package locker, because each waiter asks again after othersAsk at the latest, and so uses its
-// channel.
+// unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk and
+// notifiedRenewals of package locker: waiters look for their channel before each question, and
+// readers use it with each renewal.
 const unusedAfter = time.Minute
 
 func (clusterSites) slot(key string) uint16       { return SlotOf(key) }

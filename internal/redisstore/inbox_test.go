@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,6 +177,63 @@ func TestOneSubscriptionServesAll(t *testing.T) {
 	wg.Wait()
 	if n := len(subscribers(t, client)); n != 1 {
 		t.Fatalf("%d subscriptions", n)
+	}
+}
+
+// The user may not even unsubscribe. A waiter that comes later gets its messages as the first did.
+func TestASubscriptionThatNobodyNeedsEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	if err := client.Do(t.Context(), "acl", "setuser", "default", "-unsubscribe").Err(); err != nil {
+		t.Fatal(err)
+	}
+	backend := locktest.SingleStore(client)
+	redisstore.DelayLeaving(backend, 500*time.Millisecond)
+	n := store.CapabilitiesOf(backend).Notifier
+	p := &post{t, n, make(chan store.Event, 100), nil}
+	t.Cleanup(n.Listen(func(e store.Event) { p.events <- e }))
+	for range 2 {
+		name := p.open()
+		p.wantReceives(client, name)
+		eventually(t, "no connection subscribes", func() bool { return len(subscribers(t, client)) == 0 })
+		if p.Inbox("any") != "" || len(p.events) > 0 {
+			t.Errorf("the inbox is %q, and %d events came", p.Inbox("any"), len(p.events))
+		}
+	}
+}
+
+// Waiters come at the moment at which the subscription ends, again and again. Each gets one.
+func TestASubscriptionThatEndsIsOpenedForWhoeverNeedsIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	backend := locktest.SingleStore(client)
+	redisstore.DelayLeaving(backend, time.Microsecond)
+	n := store.CapabilitiesOf(backend).Notifier
+	t.Cleanup(n.Listen(func(store.Event) {}))
+	first, err := n.Open(t.Context(), "any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended atomic.Int32
+	var waiters sync.WaitGroup
+	for range 8 {
+		waiters.Go(func() {
+			for range 1000 {
+				client.Publish(t.Context(), first, "free any") // with a message, the line looks for unused channels
+				if n.Inbox("any") == "" {
+					ended.Add(1)
+				}
+				if name, err := n.Open(t.Context(), "any"); err != nil || name != first {
+					t.Errorf("%q %v", name, err)
+				}
+			}
+		})
+	}
+	waiters.Wait()
+	if ended.Load() == 0 {
+		t.Error("positive control: the subscription has never ended")
 	}
 }
 

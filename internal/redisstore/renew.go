@@ -28,8 +28,8 @@ type batch struct {
 const mostInPart = 32
 
 // batches divides the claims cs into batches: where there are several shards by their slots, and
-// everywhere by whether the claim's lease came by hand-off. On a cluster, readers learn through
-// their inboxes that a writer waits, so batches marks these inboxes as used.
+// everywhere by whether the claim's lease came by hand-off. Readers learn through their inboxes that
+// a writer waits, so batches marks these inboxes as used.
 func (s *Store) batches(cs []store.Claim) (all []*batch) {
 	type group struct {
 		handed bool
@@ -42,7 +42,7 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 		if s.cluster != nil || s.sharded.Load() {
 			g.slot = SlotOf(c.Key)
 		}
-		if s.cluster != nil && s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
+		if s.kind == withReaders && s.inbox != nil && c.Mode == store.Shared && c.Inbox != "" {
 			s.inbox.markUsed(c.Key)
 		}
 		b := open[g]

@@ -144,9 +144,9 @@ func open(c Client, cfg Settings, k kind) (store.Store, error) {
 	s := Attach(c, link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}))
 	s.kind, s.acks = k, cfg.Acks
 	if s.cluster != nil {
-		s.inbox = newSubscriptions(clusterSites{s.cluster, rand.Text()}, unusedAfter)
+		s.inbox = newSubscriptions(clusterSites{s.cluster, rand.Text()})
 	} else if sub, ok := c.(Subscriber); ok {
-		s.inbox = newSubscriptions(oneServer{sub, inboxPrefix + rand.Text()}, 0)
+		s.inbox = newSubscriptions(oneServer{sub, inboxPrefix + rand.Text()})
 	}
 	return s, nil
 }
