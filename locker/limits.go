@@ -18,7 +18,8 @@ const (
 	shortestPause = time.Millisecond
 
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
-	// died. The head of the queue asks every headAsks, and the other waiters ask every othersAsk.
+	// died. The head of the queue asks after headAsks, and then after twice the last pause, up to
+	// half of its TTL. No waiter is silent for longer than othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
 	// A lease that the server has granted by message lasts for at most longestHand until the winner
 	// renews it. So a winner that is paused or cut off costs the others no more.

@@ -209,6 +209,43 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 	})
 }
 
+// A wait of hours costs few calls. If the message of its grant is lost then, the key is idle for at
+// most half of the TTL, and if another process waits, for at most 3 s: the winner has lost its turn.
+func TestAWaiterAsksLessAndLess(t *testing.T) {
+	const ttl = 12 * time.Second
+	for name, others := range map[string]int{"alone": 0, "with another process behind it": 1} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				ls, ps := processes(t, store, 2+others)
+				first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: ttl})
+				second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: ttl})
+				next, limit := second, ttl/2
+				if others > 0 {
+					next, limit = startWaiting(t, ls[2], locker.Rule{Key: "a", TTL: ttl}), 3*time.Second
+				}
+				asked := func(d time.Duration) int {
+					before := store.Calls(locker.OpAcquire)
+					<-time.After(d)
+					return store.Calls(locker.OpAcquire) - before
+				}
+				if n := asked(8 * time.Second); n != 3+others { // the head after 1, 3 and 7 s
+					t.Errorf("%d questions in the first 8 s", n)
+				}
+				if n := asked(time.Hour); n < 600+others*360 || n > 601+others*515 {
+					t.Errorf("%d questions in an hour, want one in 6 s of the head, and in 7 to 10 s of the other waiter", n)
+				}
+				ps[1].Disturb(lockertest.EventFaults{Lose: 1})
+				release(t, first)
+				release(t, next.awaitGrant(limit))
+				if others > 0 {
+					release(t, second.awaitGrant(ttl/2))
+				}
+				nothingLeft(t, store)
+			})
+		})
+	}
+}
+
 func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 10)

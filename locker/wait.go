@@ -620,7 +620,8 @@ func (w *waiter) patience() (d time.Duration, ok bool) {
 		p.rechecks++
 		switch {
 		case p.position == 1 && left >= 0:
-			return min(headAsks, left+time.Millisecond), true
+			pause := headAsks << min(p.rechecks-1, 4)
+			return min(pause, max(headAsks, p.claim.TTL/2), othersAsk, left+time.Millisecond), true
 		case p.position == 1 || p.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
 		// A foreign holder frees the key without a message. The head of the queue polls for it
