@@ -1,6 +1,7 @@
 package locker_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestALostSubscriptionDoesNotKeepACallerLongerThanItsWait(t *testing.T) {
 		checkElapsed(t, began, 100*time.Millisecond, 250*time.Millisecond)
 
 		// The subscription works again after the Reset: the next waiter gets the lock by message.
-		time.AfterFunc(20*time.Second, func() { releaseGranted(lease, nil) })
+		time.AfterFunc(20*time.Second, func() { _ = lease.Release(context.Background()) })
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 	})
 }

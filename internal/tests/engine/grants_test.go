@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -303,68 +302,6 @@ func counterOf(t *testing.T, c *redis.Client) string {
 		t.Fatal(keys, err)
 	}
 	return keys[0]
-}
-
-// earlyErr is a context whose Err already returns an error while its channel Done is still
-// open. With such a context, a test can act in the middle of a cancellation.
-type earlyErr struct {
-	context.Context
-	ended atomic.Bool
-}
-
-func (a *earlyErr) Err() error {
-	if a.ended.Load() {
-		return context.Canceled
-	}
-	return a.Context.Err()
-}
-
-// A caller gives up its wait while a message with its grant arrives. Then the next waiter gets
-// the key at once, in the same process or in another one.
-func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
-	t.Parallel()
-	for name, open := range lockers() {
-		for _, elsewhere := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/elsewhere=%v", name, elsewhere), func(t *testing.T) {
-				t.Parallel()
-				server := redistest.Start(t)
-				holder, e := open(t, server.Client(t)), open(t, server.Client(t))
-				lease := acquire(t, holder, locker.Rule{Key: "k"})
-				ctx := &earlyErr{Context: t.Context()}
-				cancelled := make(chan error, 1)
-				go func() {
-					_, err := e.Acquire(ctx, locker.Rule{Key: "k"})
-					cancelled <- err
-				}()
-				awaitWaiters(t, holder, "k", 1)
-				second := e
-				if elsewhere {
-					second = open(t, server.Client(t))
-				}
-				got := make(chan time.Time, 1)
-				go func() {
-					if l, err := second.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
-						got <- time.Now()
-						_ = l.Release(context.Background())
-					}
-				}()
-				if elsewhere {
-					awaitWaiters(t, holder, "k", 2)
-				} else {
-					time.Sleep(200 * time.Millisecond) // by now, the caller waits inside its process, which is not visible from outside
-				}
-				ctx.ended.Store(true)
-				release(t, lease)
-				freed := time.Now()
-				if err := <-cancelled; !errors.Is(err, context.Canceled) {
-					t.Error(err)
-				}
-				if late := (<-got).Sub(freed); late > 1500*time.Millisecond { // the claim of a grant that nobody takes is over after 2 s
-					t.Errorf("the key stood still for %v", late)
-				}
-			})
-		}
-	}
 }
 
 // Metadata that is too long is cut between two characters, and never inside of a character.

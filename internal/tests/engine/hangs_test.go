@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,98 +50,6 @@ func (s sites) keys(t *testing.T, master, n int) (keys []string) {
 	return keys
 }
 
-func TestAMasterThatHangsEndsNoLeasesElsewhere(t *testing.T) {
-	t.Parallel()
-	s := newSites(t)
-	e := newEngine(t, s.client)
-	for _, key := range s.keys(t, 0, 10) {
-		acquire(t, e, locker.Rule{Key: key, TTL: 6 * time.Second})
-	}
-	var elsewhere []*locker.Lease
-	for _, master := range []int{1, 2} {
-		for _, key := range s.keys(t, master, 10) {
-			elsewhere = append(elsewhere, acquire(t, e, locker.Rule{Key: key, TTL: 6 * time.Second}))
-		}
-	}
-	s.Masters[0].Pause()
-	time.Sleep(8 * time.Second)
-	s.Masters[0].Resume()
-	for _, l := range elsewhere {
-		if err := l.Context().Err(); err != nil {
-			t.Errorf("%v at a sound master has ended: %v", l, context.Cause(l.Context()))
-			continue
-		}
-		release(t, l)
-	}
-}
-
-func TestTheKeeperOutlivesCallsThatHang(t *testing.T) {
-	t.Parallel()
-	for name, deadlines := range map[string]bool{"no time-out": false, "no time-out, deadlines": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Start(t)
-			proxy := chaos.NewProxy(t, s.Addr())
-			e := newEngine(t, s.Client(t, func(o *redis.Options) {
-				o.Addr, o.PoolSize = proxy.Addr(), 64
-				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
-			}))
-			// The renewals of these leases get no replies, so each renewal blocks its
-			// connection until the leases are lost. They block more connections than the Engine
-			// has batches under way at a time.
-			for i := range 4 {
-				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
-			}
-			dead := proxy.SwallowReplies(chaos.Every, chaos.Containing("bait"))
-			await(t, "renewals hang", func() bool { return dead.Hits() >= 17 })
-			var sound *locker.Lease
-			await(t, "a lock over a sound connection", func() (ok bool) { // this lock uses a connection that no dead call uses
-				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 6 * time.Second})
-				sound = l
-				return err == nil
-			})
-			time.Sleep(7 * time.Second)
-			if sound.Context().Err() != nil {
-				t.Errorf("a lease over sound connections has ended: %v", context.Cause(sound.Context()))
-			}
-			dead.Lift()
-			proxy.Cut()
-		})
-	}
-}
-
-func TestUndosForANodeThatHangsDelayNoOthers(t *testing.T) {
-	t.Parallel()
-	s := newSites(t)
-	e, other := newEngine(t, s.client), newEngine(t, s.Client(t))
-	hung, sound := s.keys(t, 0, 21), s.keys(t, 1, 1)[0]
-	acquire(t, e, locker.Rule{Key: hung[20]})
-	acquire(t, other, locker.Rule{Key: sound})
-	ctx, leave := context.WithCancel(t.Context())
-	var work sync.WaitGroup
-	work.Go(func() { _, _ = e.Acquire(ctx, locker.Rule{Key: sound}) })
-	awaitWaiters(t, other, sound, 1)
-	s.Masters[0].Pause()
-	defer s.Masters[0].Resume()
-	for _, key := range hung[:20] { // each of these acquires must be undone
-		work.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			if _, err := e.Acquire(ctx, locker.Rule{Key: key}); err == nil {
-				t.Error("a node that stands still has granted a lock")
-			}
-		})
-	}
-	time.Sleep(1500 * time.Millisecond) // by now, each undo has timed out once, and is under way again
-	leave()
-	work.Wait()
-	began := time.Now()
-	awaitWaiters(t, other, sound, 0)
-	if took := time.Since(began); took > time.Second+busy {
-		t.Errorf("the waiter has left the queue of a sound node after %v", took)
-	}
-}
-
 // While a lease lasts, a renewal that gets no reply is repeated over other connections. The
 // Engine repeats it before the time-out of the earlier call, because otherwise five dead
 // connections would lead to the loss of this lease. With too many dead connections in a pool,
@@ -164,46 +71,6 @@ func TestDeadConnectionsCostNoLease(t *testing.T) {
 		t.Errorf("positive control: %d renewals met a dead connection", n)
 	}
 	proxy.Cut()
-}
-
-func TestAFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	e := newEngine(t, s.Client(t, func(o *redis.Options) { o.ReadTimeout = -1 }))
-	release(t, acquire(t, e, locker.Rule{Key: "warm"}))
-	s.Pause()
-	defer s.Resume()
-	began := time.Now()
-	_, err := e.Acquire(t.Context(), locker.Rule{Key: "k"})
-	if took := time.Since(began); !errors.Is(err, locker.ErrUnavailable) || took > time.Second+promised+busy {
-		t.Errorf("the acquire ended with %v after %v", err, took)
-	}
-}
-
-func TestWhatWasNeverSentIsNotUndone(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	client := s.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })
-	e, err := locker.New(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Kill()
-	var callers sync.WaitGroup
-	for i := range 50 { // each of them asks for a second
-		callers.Go(func() {
-			if _, err := e.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait}); !errors.Is(err, locker.ErrUnavailable) {
-				t.Errorf("a dead server answered %v", err)
-			}
-		})
-	}
-	callers.Wait()
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if err := e.Close(ctx); err != nil || time.Since(began) > 300*time.Millisecond+busy {
-		t.Errorf("Close took %v, with nothing to undo: %v", time.Since(began), err)
-	}
 }
 
 // One node hangs for seconds. Every call to this node returns in time. Every call to another node

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,46 +10,6 @@ import (
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
-
-// A caller that asks for a key which its own context already holds would wait for itself. So it
-// gets an error at once.
-func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e, err := locktest.NewEngine(lockertest.NewMemory().NewProcess())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = e.Close(context.Background()) }()
-		rule := locker.Rule{Key: "k"}
-		ask := map[string]func(ctx context.Context) error{
-			"Run": func(ctx context.Context) error { return locker.Run(ctx, e, rule, nothing) },
-			"RunAll": func(ctx context.Context) error {
-				return locker.RunAll(ctx, e, []locker.Rule{{Key: "a"}, rule}, nothing)
-			},
-			"Acquire": func(ctx context.Context) error {
-				_, err := e.Acquire(ctx, rule)
-				return err
-			},
-		}
-		for name, again := range ask {
-			began := time.Now()
-			err := locker.Run(t.Context(), e, rule, func(ctx context.Context) error {
-				if name == "Acquire" {
-					lease, _ := locker.FromContext(ctx)
-					ctx = lease.Context() // this context has the lease, too
-				}
-				return again(ctx)
-			})
-			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "NewReentrant") || errors.Is(err, locker.ErrBusy) {
-				t.Errorf("%s: %v", name, err)
-			}
-			if waited := time.Since(began); waited != 0 {
-				t.Errorf("%s waited %v for itself", name, waited)
-			}
-		}
-	})
-}
 
 // A goroutine with a detached context counts as another caller. It waits until its parent releases
 // the lease, and may run longer than its parent.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -59,78 +58,6 @@ func TestAWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	}
 }
 
-// The holder is a program that sends no messages. When the first waiter of the queue gives up,
-// the next waiter becomes the first at once, and then asks the server once a second.
-func TestTheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
-	t.Parallel()
-	for name, open := range lockers() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			c := server.Client(t)
-			if err := c.SetNX(t.Context(), "k", "another program", time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
-			head, next := open(t, server.Client(t)), open(t, server.Client(t))
-			ctx, giveUp := context.WithCancel(t.Context())
-			gone := make(chan error, 1)
-			go func() {
-				_, err := head.Acquire(ctx, locker.Rule{Key: "k"})
-				gone <- err
-			}()
-			awaitWaiters(t, next, "k", 1)
-			got := make(chan time.Time, 1)
-			go func() {
-				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
-					got <- time.Now()
-					_ = l.Release(context.Background())
-				}
-			}()
-			awaitWaiters(t, next, "k", 2)
-			notice := inboxOf(t, c, "k", 1)
-			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
-			giveUp()
-			if err := <-gone; err == nil {
-				t.Error("the head got a key that is held")
-			}
-			awaitWaiters(t, next, "k", 1)
-			select {
-			case m := <-notice.Channel(): // without this message, the waiter might ask only two seconds later
-				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
-					t.Errorf("the next waiter received %q", m.Payload)
-				}
-			case <-time.After(15 * time.Second):
-				t.Error("the next waiter was not notified that it is the head")
-			}
-			if err := c.Del(t.Context(), "k").Err(); err != nil {
-				t.Fatal(err)
-			}
-			freed := time.Now()
-			if late := (<-got).Sub(freed); late > time.Second+busy {
-				t.Errorf("the only waiter came %v after the key was free; the head asks once a second", late)
-			}
-		})
-	}
-}
-
-// inboxOf subscribes to the inbox of the waiter at the given place in the queue of key. The
-// first waiter has place 0.
-func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
-	t.Helper()
-	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
-	if len(entries) != 1 {
-		t.Fatalf("nobody waits in place %d", place)
-	}
-	_, rest, _ := strings.Cut(entries[0], "|")
-	inbox, _, _ := strings.Cut(rest, "|")
-	s := c.Subscribe(t.Context(), inbox)
-	t.Cleanup(func() { _ = s.Close() })
-	if _, err := s.Receive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // The holder is a program that sends no messages. When the first waiter of the queue dies, the
 // second waiter gets no message about this. So the second waiter asks the server often.
 func TestTheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
@@ -179,42 +106,6 @@ func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
 			t.Cleanup(func() { _ = e.Close(context.Background()) })
 			return e
 		},
-	}
-}
-
-// A process that has lost its subscription, and cannot subscribe again, polls.
-func TestAWaiterThatLostItsSubscriptionPolls(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	holder, ahead := newEngine(t, server.Client(t)), newEngine(t, server.Client(t))
-	waiter := newEngine(t, newUser(t, server, "u", "&*"))
-	lease := acquire(t, holder, locker.Rule{Key: "k"})
-	go func() {
-		if l, err := ahead.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
-			_ = l.Release(context.Background())
-		}
-	}()
-	awaitWaiters(t, holder, "k", 1)
-	got := make(chan time.Time, 1)
-	go func() {
-		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
-			got <- time.Now()
-			_ = l.Release(context.Background())
-		}
-	}()
-	awaitWaiters(t, holder, "k", 2)
-	time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
-	setUser(t, server, "u", "resetchannels")
-	admin := server.Client(t)
-	await(t, "the subscription ends", func() bool {
-		channels, err := admin.PubSubChannels(t.Context(), "latchkit:i:*").Result()
-		return err == nil && len(channels) == 1
-	})
-	time.Sleep(300 * time.Millisecond) // in this time, the process tries to subscribe again, and is refused
-	release(t, lease)
-	freed := time.Now()
-	if late := (<-got).Sub(freed); late > time.Second+busy {
-		t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
 	}
 }
 
