@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/latchkit/latchkit/internal/store"
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
@@ -19,10 +16,9 @@ import (
 // the next one. Without rules, RunAll calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
-// cannot deadlock. If all keys are free, one step takes them all, if the Store can do that.
-// Otherwise RunAll waits in the queue of each held lock in turn, and holds the locks that come
+// cannot deadlock. RunAll waits in the queue of each held lock in turn, and holds the locks that come
 // earlier in the order. So it overtakes no other waiter, and no waiter starves. Each Rule's Wait
-// counts from the call of RunAll.
+// counts from the call of RunAll. Each lock needs a round trip.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and EndAfter, the longer TTL, KeepFor and OnceFor, the smaller Limit,
@@ -177,6 +173,13 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	if s, ok := l.(multiLocker); ok {
 		return s.acquireAll(ctx, rules)
 	}
+	return acquireEach(ctx, l, rules)
+}
+
+// acquireEach takes the locks one after the other, in the order of their keys. So a caller that wants
+// many keys waits in one queue after the other, like every other caller. If it took them all in one
+// step, it would overtake the waiters for single keys, or would never succeed.
+func acquireEach(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	began := time.Now()
 	return takeSet(ctx, func(s *lockSet) error {
 		for _, rule := range rules {
@@ -241,168 +244,14 @@ func (s *lockSet) add(l *Lease) {
 	s.ctx = l.state.derive(s.ctx)
 }
 
-// acquireAll takes the locks of a RunAll. If all keys are free and the Store can take several keys
-// in one step, one call takes them all. Otherwise that step takes nothing, and each lock is taken
-// alone, in order, with a normal wait. So a caller that wants many keys waits in one queue after the
-// other, like every other caller. If instead the one step were repeated until it succeeds, the
-// caller would overtake the waiters for single keys, or would never succeed.
-func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
-	began := time.Now()
-	var all []*waiter
-	returned := false
-	defer func() {
-		if !returned {
-			err = errPanicked
-		}
-		for _, w := range all {
-			if w.lease == nil {
-				w.place.giveBack(e)
-			}
-			_, _ = w.report(nil, err) // no effect on a waiter that has a result already
-			e.leaveAcquire()
-		}
-	}()
+// acquireAll takes the locks of a RunAll, if each rule can be granted.
+func (e *Engine) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	for _, rule := range rules {
-		w, err := e.newWaiter(ctx, rule)
-		if err != nil {
-			returned = true
-			return nil, err
-		}
-		all = append(all, w)
-	}
-	for _, w := range all {
-		w.observed, w.finish = e.cfg.observe(ctx, OpAcquire, w.rule)
-	}
-	leases, err = takeSet(ctx, func(s *lockSet) error {
-		if taken, err := e.takeTogether(s, all, began); taken || err != nil {
-			return err
-		}
-		for i, w := range all {
-			if w.ctx, w.rule = s.ctx, w.rule.withRemainingWait(began); i > 0 {
-				w.began = time.Now()
-			}
-			lease, err := w.report(w.run())
-			if err != nil {
-				return err
-			}
-			s.add(lease)
-		}
-		return nil
-	})
-	returned = true
-	return leases, err
-}
-
-// takeTogether tries to take all locks in one step, and adds their leases to s. The step takes all
-// or none. If taken is false, each lock must be taken alone. After a step without an answer, this is
-// done with the tokens of the step, so that each acquire finds what the step has taken, or will take
-// late.
-func (e *Engine) takeTogether(s *lockSet, all []*waiter, began time.Time) (taken bool, err error) {
-	apart := func(w *waiter) bool { return w.rule.Mode == Shared || w.rule.Limit > 0 } // one step does not suit them
-	if over := s.ctx.Err() != nil || all[0].isRefused(); over || e.can.AcquireAll == nil || len(all) == 1 || slices.ContainsFunc(all, apart) {
-		return false, nil
-	}
-	sentAt, claims := time.Now(), make([]store.Claim, len(all))
-	for i, w := range all {
-		w.describe()
-		w.place.claim = w.newClaim()
-		w.place.send(sentAt)
-		w.calls++
-		claims[i] = w.place.claim
-	}
-	grants, failure, err := e.askForAll(all, claims, began)
-	if err != nil {
-		return false, err
-	}
-	no, refused := errors.AsType[*store.Refusal](failure)
-	refused = refused && !errors.Is(no, store.ErrNotReplicated)
-	taken = failure == nil
-	for i, w := range all {
-		switch p := w.place; {
-		case refused:
-			p.token.endCall(callRefused)
-		case failure != nil:
-			p.token.endCall(callLost)
-		default:
-			p.token.endCall(p.eventOf(grants[i]))
-			taken = taken && grants[i].State == store.Granted
+		if _, err := e.cfg.resolve(rule); err != nil {
+			return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 		}
 	}
-	if taken {
-		return true, s.addLeases(all, grants, sentAt)
-	}
-	for i, g := range grants {
-		switch w := all[i]; {
-		case g.State == store.Done:
-			return false, w.fail(ErrDone, 0)
-		case g.State == store.Busy && g.Holder.Left != 0 && w.rule.Wait == NoWait:
-			w.noteBusy(g)
-			return false, w.giveUp(errWaitOver)
-		}
-	}
-	for _, w := range all {
-		if w.place.token.state == tokenNowhere {
-			w.own = place{} // the acquire of this lock alone has a token of its own
-		}
-	}
-	return false, nil
-}
-
-// askForAll asks the Store for all claims in one step, and waits for the answer. If the step has no
-// answer, failure says why. If the caller must not wait any longer, err is the error for it.
-func (e *Engine) askForAll(all []*waiter, claims []store.Claim, began time.Time) (grants []store.Grant, failure, err error) {
-	first := all[0] // the one that waits for the shortest time
-	for _, w := range all {
-		if w.rule.Wait > 0 && (first.rule.Wait <= 0 || w.rule.Wait < first.rule.Wait) {
-			first = w
-		}
-	}
-	limit, over := unansweredFor+lateBy, false // whether the Wait is over by then
-	if left := first.rule.Wait - time.Since(began); first.rule.Wait > 0 && left < limit {
-		limit, over = max(left, 0), true
-	}
-	timer := e.timers.Start(limit)
-	defer e.timers.Stop(timer)
-	// The call may go on after this function has returned, so these waiters are not recycled.
-	var answers []store.Grant
-	var failed error
-	answered, calling := make(chan struct{}), all[0].observed
-	e.calls.Do(func() {
-		defer close(answered)
-		if answers, failed = e.can.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
-			failed = fmt.Errorf("the Store answered %d of %d claims", len(answers), len(claims))
-		}
-	})
-	what, why := first.await(&awaited{answer: answered, timer: timer.C})
-	switch {
-	case what == answerCame:
-		return answers, failed, nil
-	case what == timerFired && !over:
-		return nil, errNoAnswer, nil
-	case what == timerFired:
-		why = errWaitOver
-	}
-	if time.Since(first.place.sentAt) > freshGrant {
-		first.failure = errNoAnswer
-	}
-	return nil, nil, first.giveUp(why)
-}
-
-// addLeases makes the leases of the grants, one for each of the waiters, and adds them to s. The
-// deadlines count from sentAt.
-func (s *lockSet) addLeases(all []*waiter, grants []store.Grant, sentAt time.Time) error {
-	for i, w := range all {
-		w.ctx = s.ctx
-		if w.newLease(grants[i], sentAt, 0); w.lease == nil {
-			return cmp.Or(w.err, w.fail(asUnavailable(cmp.Or(w.failure, errNoAnswer)), 0))
-		}
-		lease, err := w.report(w.lease, nil)
-		if err != nil {
-			return err
-		}
-		s.add(lease)
-	}
-	return nil
+	return acquireEach(ctx, e, rules)
 }
 
 // takeState is the state of a RunAll that still takes its locks. The context carries it through

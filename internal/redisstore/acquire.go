@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -148,44 +147,3 @@ func AsksOnce(c store.Claim) string {
 // ReaderEntry returns the entry of the claim c in R. The entry must not change while the token
 // lives.
 func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
-
-// acquireAll runs acquire_all.lua. On a cluster, the keys must be in one slot, because keys of
-// several slots cannot be taken in one step.
-func (s *Store) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	for i := range cs {
-		if s.cluster != nil && SlotOf(cs[i].Key) != SlotOf(cs[0].Key) {
-			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that are locked together the same {hash tag}", store.ErrUnsupported, cs[0].Key, cs[i].Key)}
-		}
-	}
-	keys := make([]string, 0, 5*len(cs))
-	args := make([]any, 0, 5*len(cs))
-	for _, c := range cs {
-		keys = append(keys, c.Key, QueueKey(c.Key), CounterKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key))
-		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
-	}
-	q := s.question(acquireAllScript, keys[0])
-	q.Words = acquireAllScript.Words(keys, args...)
-	v, err := s.links.Do(ctx, &q.Call)
-	if err != nil {
-		return nil, Refused(err)
-	}
-	var short error
-	if q.Acked {
-		short = s.acks.checkCount(q.Acks())
-	}
-	r := Reply{v}
-	grants := make([]store.Grant, len(cs))
-	for i := range grants {
-		text, ok := r.countedPart()
-		if !ok {
-			return nil, Unreadable("acquire_all")
-		}
-		if grants[i], ok = grantOf(text); !ok {
-			return nil, Unreadable("acquire_all")
-		}
-		if short != nil && grants[i].State == store.Granted {
-			return nil, short
-		}
-	}
-	return grants, nil
-}

@@ -53,7 +53,6 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		args   []any
 	}{
 		"acquire of a held key":     {acquireScript, []string{"H", "Q", "C", "X"}, []any{token, 60000}},
-		"acquire_all":               {acquireAllScript, []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
 		"release":                   {releaseScript, []string{"L", "Q", "C", "X"}, []any{token, ""}},
 		"renew":                     {renewScript, []string{"L"}, []any{token, 1000}},
 		"confirm":                   {confirmScript, []string{"L", "Q"}, []any{token, 1000}},

@@ -162,7 +162,6 @@ var luaFiles embed.FS
 
 var (
 	acquireScript     = NewScript(luaFiles, "acquire", "grant", "hand", "queue")
-	acquireAllScript  = NewScript(luaFiles, "acquire_all", "grant")
 	acquireEachScript = NewScript(luaFiles, "acquire_each")
 	acquiresTogether  = &link.Together{Script: acquireEachScript.Script, Keys: 4, Args: []int{0, 1, 2}}
 	rwAcquireScript   = NewScript(luaFiles, "rw_acquire", "grant", "hand", "queue", "readers")
@@ -189,7 +188,7 @@ var (
 // messages has the name of the script, with "_silent". Tests and benchmarks use the texts without a
 // Store.
 var ScriptTexts = textsOf(map[string]Script{
-	"acquire": acquireScript, "acquire_each": acquireEachScript, "acquire_all": acquireAllScript,
+	"acquire": acquireScript, "acquire_each": acquireEachScript,
 	"rw_acquire": rwAcquireScript, "sem_acquire": semAcquireScript,
 	"release": releaseScript, "release_each": releaseEachScript, "rw_release": rwReleaseScript, "sem_release": semReleaseScript,
 	"free": freeScript, "renew": renewScript, "confirm": confirmScript,

@@ -104,7 +104,7 @@ func Attach(c Client, links *link.Links) *Store {
 // Capabilities returns what a Store of this kind can do besides its steps.
 func (s *Store) Capabilities() store.Capabilities {
 	can := store.Capabilities{
-		Permits: s.kind == withPermits,
+		Readers: s.kind == withReaders, Permits: s.kind == withPermits,
 		// The holder must confirm a grant that came by message if replicas must acknowledge leases,
 		// because no replica has acknowledged this grant.
 		NeedsConfirmation: s.acks.required(),
@@ -116,13 +116,6 @@ func (s *Store) Capabilities() store.Capabilities {
 		can.Nodes = func(context.Context) ([]store.Node, error) {
 			return []store.Node{{State: store.NodeVotes, Polls: s.inbox.Polls()}}, nil
 		}
-	}
-	switch s.kind {
-	case forOne:
-		can.AcquireAll = s.acquireAll
-	case withReaders:
-		can.Readers = true
-	default:
 	}
 	return can
 }

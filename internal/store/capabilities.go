@@ -13,16 +13,6 @@ type Capabilities struct {
 	// pauses of their Backoff.
 	Notifier Notifier
 
-	// AcquireAll takes several keys in one step, for RunAll. It grants all claims or none. If it
-	// grants all, it returns Granted for each claim. Otherwise AcquireAll takes nothing. Then it
-	// returns Busy, Done, Undone or Revoked for the claims that prevent the grant, and NotOurs for
-	// the claims that could have been granted. AcquireAll never puts a claim into a queue, and
-	// never overtakes a waiter. If a key is free and a token may be waiting for it, AcquireAll
-	// returns Busy, with a Holder whose Left is 0. If an owner holds its key already, AcquireAll
-	// returns Granted for this claim and leaves the lease unchanged, whatever it returns for the
-	// other claims. If the keys cannot be taken in one step, AcquireAll returns a [*Refusal].
-	AcquireAll func(ctx context.Context, cs []Claim) ([]Grant, error)
-
 	// NeedsConfirmation: a grant by message counts only after an Acquire has returned the grant
 	// too.
 	NeedsConfirmation bool

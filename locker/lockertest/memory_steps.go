@@ -27,7 +27,7 @@ type steps interface {
 // Capabilities returns what the Store can do besides its steps.
 func (p endpoint) Capabilities() store.Capabilities {
 	return store.Capabilities{
-		Looked: p.memory.losses.hook(), Notifier: p, AcquireAll: p.AcquireAll, Readers: true, Permits: true,
+		Looked: p.memory.losses.hook(), Notifier: p, Readers: true, Permits: true,
 		Inspect: p.Inspect, Keys: p.Keys, Queue: p.Queue, Revoke: p.Revoke, RaiseFence: p.RaiseFence,
 	}
 }
@@ -40,12 +40,6 @@ func (p endpoint) Acquire(_ context.Context, c store.Claim) (store.Grant, error)
 		}
 		return m.acquire(c, locker.Exclusive), nil
 	})
-}
-
-// AcquireAll is one of the [store.Capabilities]. The faults that are set for OpAcquire affect it
-// too.
-func (p endpoint) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
-	return step(p.Process, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
 
 // Renew implements store.Store.
@@ -123,33 +117,6 @@ func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	}
 	m.leave(c.Key, c.Owner)
 	return m.grantOf(m.grantKey(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
-}
-
-func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
-	grants, whole := make([]store.Grant, len(cs)), true
-	for i, c := range cs {
-		l, held := m.lease(c.Key)
-		ours := held && l.owner == c.Owner
-		_, noted := m.noteFor(c.Key, c.Owner)
-		switch {
-		case noted, c.OnceFor > 0 && m.isDone(c.Key), ours:
-			grants[i] = m.acquire(c, locker.Exclusive)
-		case held:
-			c.Queue = false
-			grants[i] = m.refuse(c)
-		case len(m.queue(c.Key)) > 0:
-			grants[i] = store.Grant{State: store.Busy, At: m.clock(), Place: m.place(c.Key, c.Owner)}
-		default:
-			grants[i] = store.Grant{State: store.NotOurs, At: m.clock()}
-		}
-		whole = whole && (ours || grants[i].State == store.NotOurs)
-	}
-	for i, c := range cs {
-		if whole && grants[i].State == store.NotOurs {
-			grants[i] = m.grantOf(m.grantKey(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
-		}
-	}
-	return grants
 }
 
 // grantKey grants key, which is free, to owner, and returns the lease.

@@ -42,7 +42,6 @@ func notifies(h Harness) bool           { return h.Can.Queue && h.Can.Notify }
 func permits(h Harness) bool            { return h.Can.Queue && h.Can.Permits }
 func readers(h Harness) bool            { return h.Can.Readers }
 func hasProcesses(h Harness) bool       { return h.Another != nil }
-func takesTogether(h Harness) bool      { return store.CapabilitiesOf(h.Store).AcquireAll != nil }
 func lists(h Harness) bool              { return store.CapabilitiesOf(h.Store).Keys != nil }
 func shows(h Harness) bool              { return store.CapabilitiesOf(h.Store).Queue != nil }
 func spoils(h Harness) bool             { return h.Spoil != nil }

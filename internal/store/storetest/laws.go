@@ -11,7 +11,7 @@ import (
 
 // laws are all laws that Run checks. The last group concerns what a Locker over the Store promises
 // to its users. All other groups concern the Store itself.
-var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws, queueLaws, handLaws, notifyLaws, readerLaws, permitLaws, lookLaws, lockerLaws)
+var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, queueLaws, handLaws, notifyLaws, readerLaws, permitLaws, lookLaws, lockerLaws)
 
 // stepLaws concern the steps of one lease: acquire, renew and release, and its fence.
 var stepLaws = []law{
