@@ -185,9 +185,6 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 		return false
 	}
 	h.renewal.users = append(h.renewal.users, lease)
-	if len(h.renewal.users) > 1 && !h.renewal.adaptive { // the short Extend of one reader binds no other
-		h.renewal.renewTTL = max(h.renewal.renewTTL, h.claim.TTL)
-	}
 	return true
 }
 
@@ -480,13 +477,12 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 	return h.renewalAt(now, ttl), now, true
 }
 
-// applyExtension is called after an extension of h. From then on, renewals of h ask for ttl.
+// applyExtension is called after an extension of h. From then on, renewals of h ask for ttl, but not for
+// less than the Rule does, which others that use h, or will use it, rely on.
 func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.renewal.renewTTL = ttl; len(h.renewal.users) > 1 {
-		h.renewal.renewTTL = max(ttl, h.claim.TTL)
-	}
+	h.renewal.renewTTL = max(ttl, h.claim.TTL)
 }
 
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once, because no work was

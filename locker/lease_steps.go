@@ -143,8 +143,8 @@ func (l *Lease) pass(ctx context.Context, complete bool, sent *int) error {
 }
 
 // Extend makes the lease last at least ttl from now. It never shortens the lease. Later renewals
-// ask for ttl as well. The lease still ends at EndAfter. The end of ctx ends the call, not the
-// lease.
+// ask for ttl as well, if it is longer than Rule.TTL. The lease still ends at EndAfter. The end of
+// ctx ends the call, not the lease.
 //
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
 // 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). When Extend

@@ -92,7 +92,7 @@ func (c *orderCheck) note(ctx context.Context, w *waiter) {
 		case l == nil || l.engine.cfg.order != c || l.state.endError() != nil:
 		case l.hold.claim.Key != w.key():
 			steps = append(steps, orderStep{heldName: l.rule.Name, heldKey: l.hold.claim.Key, takenName: w.rule.Name, takenKey: w.key()})
-		case l.rule.Limit == 0:
+		case l.engine == w.engine && l.rule.Limit == 0:
 			return // the caller reads already, or is refused, so it does not wait
 		}
 	}

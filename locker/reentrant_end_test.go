@@ -136,7 +136,10 @@ func TestExtendOfANestedHold(t *testing.T) {
 			t.Errorf("a nested hold has shortened the lease of the others to %v", left)
 		}
 		release(t, inner)
-		<-time.After(time.Minute)
+		<-time.After(2 * time.Hour)
+		if left := time.Until(outer.Expires()); left < outer.TTL()/2 {
+			t.Errorf("a nested hold has shortened the renewals of the others: %v left of %v", left, outer.TTL())
+		}
 		release(t, outer)
 	})
 }

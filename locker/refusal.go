@@ -62,7 +62,7 @@ func (w *waiter) checkNested() (outer *Lease, err error) {
 	}
 	units, limit := 0, w.rule.Limit // of a semaphore, where the caller takes further units with a permit of its own
 	for l := range leasesIn(w.ctx) {
-		if l.engine != w.engine || l.rule.Key != w.rule.Key || l.state.endError() != nil {
+		if l.engine != w.engine || l.hold.claim.Key != w.key() || l.state.endError() != nil {
 			continue
 		}
 		if l.rule.Limit == 0 || w.rule.Limit == 0 {

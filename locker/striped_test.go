@@ -49,6 +49,18 @@ func TestTheStripeOfAKeyIsFixed(t *testing.T) {
 	})
 }
 
+// Under a stripe, its own key is held, and the key that the caller gave is not.
+func TestAStripeIsNotTheKeyOfItsCaller(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		e := lockertest.NewLocker(t, store)
+		outer := acquire(t, striped(t, e, 64), locker.Rule{Key: "a"})
+		release(t, acquireInside(t, e, outer, locker.Rule{Key: "a"}))
+		_, err := e.Acquire(outer.Context(), locker.Rule{Key: "stripe:12/64"})
+		wantErr(t, err, "stripe:12/64", locker.ErrSelfDeadlock)
+		release(t, outer)
+	})
+}
+
 // No stripe has many more keys than another stripe.
 func TestStripesHaveTheirShareOfKeys(t *testing.T) {
 	const stripes, keys = 64, 64 * 1000
