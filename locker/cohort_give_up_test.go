@@ -224,21 +224,6 @@ func TestAnOutageEndsAllWaitsOfACohortInTime(t *testing.T) {
 	})
 }
 
-func TestCloseEndsTheWaitersOfACohort(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store)
-		lease := acquire(t, l, locker.Rule{Key: "a"})
-		ws := crowd(t, l, locker.Rule{Key: "a"}, 10)
-		go func() { _ = l.Close(t.Context()) }()
-		for _, w := range ws {
-			<-w.ended
-			wantErr(t, w.err, "a", locker.ErrClosed)
-		}
-		release(t, lease)
-		nothingLeft(t, store)
-	})
-}
-
 // The answer to the leader's acquire was lost, and an operator revoked the lease that it had taken.
 // Only the leader learns of it: the next caller of the cohort asks with a token of its own.
 func TestARevokedTokenIsNotHandedOn(t *testing.T) {

@@ -3,7 +3,6 @@ package locker_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,35 +158,6 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 		// waiter keeps its place.
 		release(t, third.awaitGrant(2*time.Second))
 		release(t, fourth.awaitGrant(0))
-	})
-}
-
-func TestWaitersAreServedInOrder(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		ls, _ := processes(t, store, 3, locker.WithFair())
-		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		var order []int
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for i := range 60 {
-			wg.Go(func() {
-				lease := acquire(t, ls[i*7%3], locker.Rule{Key: "a"})
-				mu.Lock()
-				order = append(order, i)
-				mu.Unlock()
-				<-time.After(time.Duration(i%5) * 100 * time.Millisecond)
-				release(t, lease)
-			})
-			synctest.Wait()
-		}
-		release(t, first)
-		wg.Wait()
-		for i, got := range order {
-			if got != i {
-				t.Fatalf("waiter %d was served as number %d: %v", got, i, order)
-			}
-		}
-		nothingLeft(t, store)
 	})
 }
 

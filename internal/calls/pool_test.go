@@ -151,23 +151,3 @@ func TestOnAnswerGetsOneAnswer(t *testing.T) {
 		t.Errorf("%d answers", n)
 	}
 }
-
-// BenchmarkPool measures what a step costs in addition to the Store's own work.
-func BenchmarkPool(b *testing.B) {
-	p := new(Pool)
-	over := make(chan struct{})
-	b.ReportAllocs()
-	for b.Loop() {
-		f := begin(p, 0, 1)
-		select {
-		case <-f.Answered():
-			if _, err := f.Answer(); err != nil {
-				b.Fatal(err)
-			}
-		case <-over:
-		}
-	}
-	if err := p.Stop(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-}

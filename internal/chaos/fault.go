@@ -33,8 +33,6 @@ const (
 	losing     kind = iota // close the connection instead of passing the reply on
 	halving                // pass on half of the reply, and close the connection
 	swallowing             // drop the reply and all later replies
-	dropping               // drop the reply
-	repeating              // pass the reply on twice
 	holding                // keep the request
 	blackhole              // keep all messages
 )

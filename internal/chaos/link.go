@@ -108,10 +108,6 @@ func (l *link) passReplies() {
 				return
 			case losing:
 				return
-			case dropping:
-				continue
-			case repeating:
-				reply = append(reply, reply...)
 			default:
 				silent = true
 			}
@@ -149,7 +145,7 @@ func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.firstWord()),
 		replies: 1,
-		fault:   l.proxy.findFault(request, losing, halving, swallowing, dropping, repeating),
+		fault:   l.proxy.findFault(request, losing, halving, swallowing),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

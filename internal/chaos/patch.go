@@ -25,19 +25,6 @@ func (p *Proxy) Patch(old, new string) {
 	p.patches = append(p.patches, &patch{old: []byte(old), new: []byte(new), digests: map[string]string{}})
 }
 
-// Patched returns how many scripts the proxy has changed.
-func (p *Proxy) Patched() (n int) {
-	p.mu.Lock()
-	patches := p.patches
-	p.mu.Unlock()
-	for _, c := range patches {
-		c.mu.Lock()
-		n += len(c.digests)
-		c.mu.Unlock()
-	}
-	return n
-}
-
 func (p *Proxy) rewrite(request message) message {
 	p.mu.Lock()
 	patches := p.patches

@@ -71,13 +71,6 @@ func (p *Proxy) SwallowReplies(n int, match Match) *Fault {
 	return p.arm(newFault(swallowing, n, match))
 }
 
-// DropReplies drops the replies to the next n requests that match, and passes later replies on, so
-// that a client may take a later reply for the missing one.
-func (p *Proxy) DropReplies(n int, match Match) *Fault { return p.arm(newFault(dropping, n, match)) }
-
-// RepeatReplies passes the replies to the next n requests that match on twice.
-func (p *Proxy) RepeatReplies(n int, match Match) *Fault { return p.arm(newFault(repeating, n, match)) }
-
 // HoldRequests keeps the next n requests that match, and all later requests on their connections,
 // until the fault is lifted. After that, the requests are executed, late, even if the client has
 // closed its connection. Only [Proxy.Cut] drops these requests.

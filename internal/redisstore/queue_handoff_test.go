@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -49,19 +48,6 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	stopped.wantGranted(mine)
 }
 
-func TestAPollerThatLetsAHandedKeyLapseLosesOnlyThatPlace(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	holder := l.newHolder()
-	first, second := l.newWaiter(""), l.newWaiter("")
-	l.release(holder, store.Released)
-	l.wantHolder(first)
-	l.server.Del(t.Context(), l.key)
-	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
-	l.wantHolder(second)
-	l.wantQueued("-" + second.Owner)
-}
-
 func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 	t.Parallel()
 	for name, sign := range map[string]func(l *line, c store.Claim){
@@ -102,53 +88,6 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 			l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 			l.wantHolder(other)
 		})
-	}
-}
-
-func TestAConfirmationRenewsInABatch(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	listener := l.listen()
-	var claims []store.Claim
-	base := l.key
-	for i := range 9 {
-		l.key = fmt.Sprint(base, i)
-		holder := l.newHolder()
-		c := holder
-		switch i % 3 {
-		case 0: // the key came by hand-off
-			c = l.newWaiter(listener.name)
-			l.release(holder, store.Released)
-			listener.wantGranted(c)
-			c.ByHandoff = true
-		case 1: // another owner has the lease
-			c.Owner, c.ByHandoff = rand.Text(), i > 4
-		}
-		c.TTL = time.Hour
-		claims = append(claims, c)
-	}
-	l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key)) // data of another type in the queue's key must not stop a renewal
-	l.server.Set(t.Context(), redisstore.QueueKey(claims[3].Key), "data", 0)
-	defer l.server.Del(t.Context(), redisstore.QueueKey(claims[3].Key))
-	gs, err := l.store.Renew(t.Context(), claims)
-	if err != nil || len(gs) != len(claims) {
-		t.Fatal(gs, err)
-	}
-	for i, g := range gs {
-		want := store.Granted
-		if i%3 == 1 {
-			want = store.NotOurs
-		}
-		if g.State != want || g.At.IsZero() {
-			t.Errorf("claim %d: %+v, want %v", i, g, want)
-		}
-		l.key = claims[i].Key
-		if left := l.server.PTTL(t.Context(), l.key).Val(); (left > 30*time.Minute) != (want == store.Granted) {
-			t.Errorf("claim %d has %v left", i, left)
-		}
-		if i%3 == 0 && i != 3 {
-			l.wantQueued()
-		}
 	}
 }
 

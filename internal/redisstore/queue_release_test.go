@@ -9,68 +9,6 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	listener := l.listen()
-	holder := l.newHolder()
-	first, second, third := l.newWaiter(listener.name), l.newWaiter(listener.name), l.newWaiter("")
-	l.release(second, store.NotOurs)
-	l.wantQueued(first.Owner, third.Owner)
-	l.release(second, store.NotOurs)
-	third.TombstoneTTL = time.Minute
-	l.release(third, store.NotOurs)
-	l.wantQueued(first.Owner)
-	l.acquire(third, store.Undone) // this acquire is executed late
-	l.wantQueued(first.Owner)
-
-	// If a waiter is granted the key while its cancellation is on its way, the cancellation hands
-	// the key on.
-	fourth := l.newWaiter(listener.name)
-	l.release(holder, store.Released)
-	listener.wantGranted(first)
-	l.release(first, store.Released)
-	listener.wantGranted(fourth)
-	l.release(fourth, store.Released)
-	if l.holder() != "" {
-		t.Fatalf("%s holds the key", l.holder())
-	}
-	l.wantQueued()
-}
-
-// The lease has ended, and the waiter that should notice the end gives up.
-func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	listener := l.listen()
-	holder := l.newHolder()
-	first, second, third := l.newWaiter(listener.name), l.newWaiter(listener.name), l.newWaiter(listener.name)
-	l.server.Del(t.Context(), l.key) // as if the time of the lease were over
-	l.release(second, store.NotOurs)
-	listener.wantGranted(first)
-	l.release(first, store.Released)
-	listener.wantGranted(third)
-	l.release(holder, store.NotOurs) // a late release, which must have no effect on the waiter
-	l.wantHolder(third)
-	l.release(third, store.Released)
-	listener.wantSilence()
-	l.wantQueued()
-	if l.holder() != "" {
-		t.Fatalf("%s holds the key", l.holder())
-	}
-
-	holder = l.newHolder()
-	holder.KeepFor = 20 * time.Millisecond
-	first, second = l.newWaiter(listener.name), l.newWaiter(listener.name)
-	l.release(holder, store.Released)
-	if event, _ := redisstore.ParseEvent(listener.nextMessage()); event.Kind != store.EventHead || event.Owner != first.Owner {
-		t.Fatalf("told %+v", event)
-	}
-	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
-	l.release(first, store.NotOurs)
-	listener.wantGranted(second)
-}
-
 func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

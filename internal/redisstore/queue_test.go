@@ -69,99 +69,6 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l.wantQueued("-"+third.Owner, fourth.Owner)
 }
 
-func TestNobodyOvertakesTheQueue(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	holder := l.newHolder()
-	listener := l.listen()
-	first := l.newWaiter(listener.name)
-	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
-		t.Fatalf("an acquire that does not queue would have place %d, want 2", g.Place)
-	}
-	l.server.Del(t.Context(), l.key) // as if the lease had expired
-	g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
-	if g.Place != 1 || g.Holder.Fence == 0 || g.Holder.Left > handedTTL {
-		t.Fatalf("%+v, want the first waiter as the holder", g)
-	}
-	l.wantHolder(first)
-	listener.wantGranted(first)
-	l.release(first, store.Released)
-	l.release(holder, store.NotOurs)
-
-	l.newHolder()
-	first = l.newWaiter(listener.name)
-	l.server.Del(t.Context(), l.key)
-	second := l.claim("")
-	if g := l.acquire(second, store.Busy); g.Place != 1 || g.NotListening {
-		t.Fatalf("%+v", g)
-	}
-	l.wantHolder(first)
-	l.wantQueued("-"+first.Owner, second.Owner)
-	listener.wantGranted(first)
-	l.release(first, store.Released)
-	l.wantHolder(second)
-	l.release(second, store.Released)
-	l.wantQueued()
-}
-
-func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	listener := l.listen()
-	c := l.claim(listener.name)
-	first := l.acquire(c, store.Granted)
-	if again := l.acquire(c, store.Granted); again.Fence != first.Fence || again.FenceCount != first.FenceCount {
-		t.Fatalf("fence %d became %d", first.Fence, again.Fence)
-	}
-	l.wantQueued()
-	waiter := l.newWaiter(listener.name)
-	l.server.Del(t.Context(), l.key) // as if the holder had died and its lease had expired; then the waiter asks again
-	l.acquire(waiter, store.Granted)
-	l.wantQueued()
-	listener.wantSilence()
-	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handedTTL {
-		t.Fatalf("the lease lives for %v: it was not handed over, but taken", left)
-	}
-}
-
-func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	dead, listener := l.listen(), l.listen()
-	holder := l.newHolder()
-	l.newWaiter(dead.name)
-	alive := l.newWaiter(listener.name)
-	l.newWaiter(dead.name)
-	poller := l.newWaiter("")
-	l.newWaiter(dead.name)
-
-	// A subscriber to all channels does not count as the subscriber of an inbox.
-	monitor := l.server.PSubscribe(t.Context(), "*")
-	defer monitor.Close()
-	if _, err := monitor.Receive(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	dead.sub.Close()
-	eventually(t, "the server knows that it is dead", func() bool {
-		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
-	})
-
-	l.release(holder, store.Released)
-	l.wantHolder(alive)
-	listener.wantGranted(alive)
-	l.wantQueued("-"+alive.Owner, poller.Owner)
-
-	// When all waiters are dead, a newcomer is served.
-	l.release(poller, store.NotOurs)
-	listener.sub.Close()
-	eventually(t, "the server knows that it is dead", func() bool {
-		return l.server.PubSubNumSub(t.Context(), listener.name).Val()[listener.name] == 0
-	})
-	l.server.Del(t.Context(), l.key)
-	l.newHolder()
-	l.wantQueued()
-}
-
 func TestAQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -219,20 +126,5 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 		if g := l.acquire(c, store.Busy); g.NotListening {
 			t.Errorf("NotListening for an acquire that does not queue: %+v", g)
 		}
-	}
-}
-
-// A call must not shorten a lease that another call has lengthened, because the holder relies on
-// the longer time.
-func TestARepeatedAcquireDoesNotShortenALease(t *testing.T) {
-	t.Parallel()
-	l := sharedLine(t)
-	holder := l.newHolder()
-	longer := holder
-	longer.TTL = time.Hour
-	l.renew(longer, store.Granted)
-	l.acquire(holder, store.Granted)
-	if left := l.server.PTTL(t.Context(), l.key).Val(); left < 50*time.Minute {
-		t.Fatalf("%v left", left)
 	}
 }

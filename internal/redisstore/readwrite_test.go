@@ -13,45 +13,6 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Readers that the server has forgotten still keep writers out, until their leases would have
-// ended.
-func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client(t)
-	reader := func(c store.Claim) store.Claim { c.Mode = locker.Shared; return c }
-	for name, comes := range map[string]func(s store.Store, key string) store.Claim{
-		"a reader comes": func(s store.Store, key string) store.Claim {
-			r := reader(claimOf(key))
-			stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
-			return r
-		},
-		"a reader is let in when a writer gives up": func(s store.Store, key string) store.Claim {
-			w, r := claimOf(key), reader(claimOf(key))
-			w.Queue, w.HandoffTTL, r.Queue, r.HandoffTTL = true, time.Second, true, 20*time.Second
-			stateOf(t, store.Busy)(s.Acquire(t.Context(), w))
-			stateOf(t, store.Busy)(s.Acquire(t.Context(), r))
-			stateOf(t, store.NotOurs)(s.Release(t.Context(), w))
-			return r
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := locktest.ReadWriteStore(server.Client(t))
-			key := rand.Text()
-			stateOf(t, store.Granted)(s.Acquire(t.Context(), reader(claimOf(key))))
-			if n := client.Del(t.Context(), redisstore.ReadersKey(key)).Val(); n != 1 {
-				t.Fatal("positive control: no reader was forgotten")
-			}
-			last := comes(s, key)
-			stateOf(t, store.Released)(s.Release(t.Context(), last))
-			g := stateOf(t, store.Busy)(s.Acquire(t.Context(), claimOf(key)))
-			if g.Holder.Left <= 0 || g.Holder.Left > time.Minute {
-				t.Errorf("%v left", g.Holder.Left)
-			}
-		})
-	}
-}
-
 // claimOf returns the claim of a new writer of the key.
 func claimOf(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
@@ -66,25 +27,6 @@ func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Gran
 		}
 		return g
 	}
-}
-
-// The note of a revocation concerns a whole phase. Nevertheless, an unclear acquire of one of the
-// phase's readers must be undone.
-func TestABrokenReaderIsUndone(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := locktest.ReadWriteStore(server.Client(t))
-	r := claimOf("a")
-	r.Mode = locker.Shared
-	g := stateOf(t, store.Granted)(s.Acquire(t.Context(), r))
-	stateOf(t, store.Released)(store.CapabilitiesOf(s).Revoke(t.Context(), "a", g.Fence, "maintenance"))
-	r.Fence, r.TombstoneTTL = g.Fence, time.Minute
-	for range 2 {
-		if answer := stateOf(t, store.Revoked)(s.Release(t.Context(), r)); answer.Reason != "maintenance" {
-			t.Errorf("the reason is %q", answer.Reason)
-		}
-	}
-	stateOf(t, store.Undone)(s.Acquire(t.Context(), r))
 }
 
 // After a writer it is the readers' turn, also when the writer was revoked. After readers it is a

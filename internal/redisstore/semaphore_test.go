@@ -75,27 +75,6 @@ func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
 	}
 }
 
-// After L was evicted, a lock without permits may take the key. Meanwhile permits are not renewed.
-func TestPermitsUnderAForeignLock(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
-	key := rand.Text()
-	one, two := granted(t, s, unitsOf(key, 1, 2)), granted(t, s, unitsOf(key, 1, 2))
-	client.Set(t.Context(), key, "foreign", time.Minute)
-	renewed(t, s, one, store.NotOurs)
-	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
-	waiter := unitsOf(key, 1, 2)
-	waiter.Queue = true
-	refusedUnits(t, s, waiter)
-	if client.Get(t.Context(), key).Val() != "foreign" {
-		t.Fatal("the foreign lock is gone")
-	}
-	client.Del(t.Context(), key)
-	granted(t, s, waiter)
-	renewed(t, s, two, store.Granted)
-}
-
 // When P or U was evicted, or has lost a permit, the holders are unknown, so no caller enters until
 // L has expired.
 func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
@@ -143,68 +122,6 @@ func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 			refusedUnits(t, s, unitsOf(key, 1, 3))
 		})
 	}
-}
-
-// P and U outlive L. So a process that did not confirm a permit loses its places in the queue, even
-// if this was the last permit.
-func TestALapsedLastPermitIsRemembered(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
-	key := rand.Text()
-	events := make(chan store.Event, 10)
-	defer store.CapabilitiesOf(s).Notifier.Listen(func(e store.Event) { events <- e })()
-	inbox, err := store.CapabilitiesOf(s).Notifier.Open(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	holder := granted(t, s, unitsOf(key, 1, 1))
-	queued := func(inbox string) store.Claim {
-		c := unitsOf(key, 1, 1)
-		c.Queue, c.Inbox, c.HandoffTTL = true, inbox, 100*time.Millisecond
-		return refusedUnits(t, s, c)
-	}
-	first := queued(inbox)
-	queued(inbox)
-	last := queued("")
-	stateOf(t, store.Released)(s.Release(t.Context(), holder))
-	if e := <-events; e.Owner != first.Owner {
-		t.Fatalf("%v was told", e)
-	}
-	locktest.Eventually(t, "L runs out", func() bool { return client.Exists(t.Context(), key).Val() == 0 })
-	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
-		t.Fatal("P or U has run out with L")
-	}
-	granted(t, s, last) // the process that did not react has lost its second place too, so the waiter last gets the key
-}
-
-// A permit that has run out is held until another token takes it back. An earlier renewal makes the
-// permit last again, and writes L.
-func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
-	key := rand.Text()
-	late := unitsOf(key, 2, 2)
-	late.TTL = 50 * time.Millisecond
-	granted(t, s, late)
-	epoch := client.Get(t.Context(), key).Val()
-	locktest.Eventually(t, "L runs out", func() bool { return client.Exists(t.Context(), key).Val() == 0 })
-	late.TTL = time.Minute
-	renewed(t, s, late, store.Granted)
-	if again := client.Get(t.Context(), key).Val(); again != epoch || epoch == "" {
-		t.Errorf("L is %q, and was %q", again, epoch)
-	}
-	refusedUnits(t, s, unitsOf(key, 1, 2))
-
-	late = unitsOf(rand.Text(), 2, 2)
-	late.TTL = 50 * time.Millisecond
-	granted(t, s, late)
-	locktest.Eventually(t, "another token takes it back", func() bool {
-		g, err := s.Acquire(t.Context(), unitsOf(late.Key, 1, 2))
-		return err == nil && g.State == store.Granted
-	})
-	renewed(t, s, late, store.NotOurs)
 }
 
 // A release grants units to at most 64 waiters, so that the script stays short. The next request of

@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -116,78 +115,6 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	})
 	release(t, holder)
 	release(t, waiter.Granted(10*time.Second))
-}
-
-// Replicated permits survive a failover, and the new master counts them.
-func TestPermitsSurviveAPlannedSentinelFailover(t *testing.T) {
-	t.Parallel()
-	set := redistest.StartSentinel(t)
-	client := set.Client(t)
-	a, b := locktest.Semaphore(t, client, 3), locktest.Semaphore(t, set.Client(t), 3)
-	rule := locker.Rule{Key: "a", TTL: time.Minute}
-	one, two := acquire(t, a, rule), acquire(t, a, locker.Rule{Key: "a", TTL: time.Minute, Weight: 2})
-	waiter := queues(t, b, rule, client)
-	sentinel := redis.NewSentinelClient(&redis.Options{Addr: set.Addrs()[0]})
-	t.Cleanup(func() { _ = sentinel.Close() })
-	if err := sentinel.Failover(t.Context(), redistest.SentinelName).Err(); err != nil {
-		t.Fatal(err)
-	}
-	promoted := set.Promoted(t).Client(t)
-	eventually(t, "the holders' client has changed over", func() bool {
-		return runID(t, client) == runID(t, promoted)
-	})
-	waiter.WaitsStill()
-	info, err := locktest.Semaphore(t, promoted, 3).Inspect(t.Context(), "a")
-	if err != nil || info.Used != 3 || len(info.Permits) != 2 {
-		t.Fatalf("%+v %v, want 3 units in 2 permits at the new master", info, err)
-	}
-	release(t, one)
-	next := waiter.Granted(10 * time.Second)
-	if next.Fence() <= two.Fence() {
-		t.Errorf("fence %d after %d", next.Fence(), two.Fence())
-	}
-	if err := two.Context().Err(); err != nil {
-		t.Errorf("a permit was lost, although it was replicated: %v", context.Cause(two.Context()))
-	}
-	release(t, two)
-	release(t, next)
-}
-
-// The master dies with a permit that no replica has. The holder of this permit learns of the loss,
-// holders of replicated permits keep theirs, and no unit is lost for ever.
-func TestASentinelFailoverThatLosesAPermit(t *testing.T) {
-	t.Parallel()
-	var pipe *chaos.Pipe
-	set := redistest.StartSentinel(t, func(master string) string {
-		pipe = chaos.NewPipe(t, master)
-		return pipe.Addr()
-	})
-	client := set.Client(t)
-	sem := locktest.Semaphore(t, client, 2)
-	rule := locker.Rule{Key: "a", TTL: 20 * time.Second}
-	known := acquire(t, sem, rule)
-	for _, replica := range set.Servers[1:] {
-		direct := replica.Client(t)
-		eventually(t, "a replica knows the permit", func() bool { return direct.Exists(t.Context(), "a").Val() == 1 })
-	}
-	pipe.Freeze()
-	unknown := acquire(t, sem, rule)
-	if pipe.Kept() == 0 {
-		t.Fatal("positive control: no replication was kept back")
-	}
-	set.Servers[0].Kill()
-	promoted := set.Promoted(t).Client(t)
-	lost(t, unknown, locker.ErrLost)
-	if err := known.Context().Err(); err != nil {
-		t.Errorf("the permit that the replicas knew ended: %v", context.Cause(known.Context()))
-	}
-	next := acquire(t, locktest.Semaphore(t, promoted, 2), rule)
-	if next.Fence() <= unknown.Fence() {
-		t.Errorf("fence %d after %d", next.Fence(), unknown.Fence())
-	}
-	release(t, known)
-	release(t, next)
-	locktest.NothingLeftBut(t, promoted, "latchkit:x:")
 }
 
 func runID(t *testing.T, c *redis.Client) string {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -74,7 +75,7 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, text, err)
 		}
 	}
-	await(t, "no lock is left", func() bool { return store.Len() == 0 })
+	locktest.Eventually(t, "no lock is left", func() bool { return store.Len() == 0 })
 }
 
 // Three thousand requests wait for one key. All requests get the key, one at a time. Afterwards
@@ -114,7 +115,7 @@ func TestThreeThousandWaitersOfOneKey(t *testing.T) {
 			t.Errorf("%s: %d were served, %d locks and %d waiters are left", name, served.Load(), store.Len(), store.Queued())
 		}
 	}
-	await(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
+	locktest.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
 }
 
 // zeros is a body of n bytes. It counts how many bytes are read.

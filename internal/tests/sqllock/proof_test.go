@@ -141,33 +141,6 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	}
 }
 
-// After a transaction, its connection goes back to the pool with the old settings, whatever has
-// ended the transaction.
-func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
-	t.Parallel()
-	db := newDatabase(t, maria)
-	db.SetMaxOpenConns(1)
-	l, _ := memory(t)
-	for name, work := range map[string]func(ctx context.Context, cancel func()) error{
-		"committed":   func(context.Context, func()) error { return nil },
-		"rolled back": func(context.Context, func()) error { return errOnPurpose },
-		"given up":    func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() },
-	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		_ = transactWith(ctx, l, plainLibrary(db), account, func(ctx context.Context, tx *sql.Tx) error {
-			return work(ctx, cancel)
-		})
-		cancel()
-		if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
-			t.Errorf("%s: autocommit is off", name)
-		}
-		if n := db.number(t, "SELECT @@SESSION.wait_timeout"); n < 1000 {
-			t.Errorf("%s: wait_timeout is %d", name, n)
-		}
-		db.exec(t, "DELETE FROM latchkit_fence")
-	}
-}
-
 // When the tables exist, Migrate works for a role that may use them, but may not create tables.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	t.Parallel()
