@@ -488,7 +488,7 @@ func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 // keepNothing cancels Rule.KeepFor, so that the release frees the key at once, because no work was
 // done under the lease. It has no effect if other parts use the lease, or have used it.
 func (l *Lease) keepNothing() {
-	if l.part != nil && !l.part.family.isFirst() {
+	if l.family != nil && !l.family.isFirst() {
 		return
 	}
 	k := &l.engine.keeper

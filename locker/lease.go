@@ -22,10 +22,8 @@ type Lease struct {
 	fence   uint64
 	base    context.Context // the caller's context, with the Observer's values for the hold
 	endHold func(Outcome)
-	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise
-	// part is nil.
-	part  *part
-	state leaseState
+	family  *family // nil unless the Lease is one of several uses of a hidden Lease
+	state   leaseState
 }
 
 // init makes l the Lease of w. The Lease uses h and the given fence, which is one of the
@@ -69,9 +67,6 @@ func (l *Lease) TTL() time.Duration { return l.rule.TTL }
 // ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.hold.renewal.deadline.load().time()
-	if l.part != nil && !l.part.atMostEnd.IsZero() && l.part.atMostEnd.Before(deadline) {
-		deadline = l.part.atMostEnd
-	}
 	if ended := l.state.endTime(); !ended.IsZero() && ended.Before(deadline) {
 		return ended
 	}
@@ -116,7 +111,7 @@ func (l *Lease) lose(reason error) bool {
 // it before it returns.
 func (l *Lease) notifyObserver(reason error) {
 	l.state.notified.Do(func() {
-		if l.part == nil {
+		if l.family == nil {
 			defer l.engine.holders.Leave()
 		}
 		finish(l.endHold, l.outcome(OpHold, reason))
@@ -225,18 +220,12 @@ func (c *leaseContext) endOverdue() {
 // isOverdue reports whether the time of l is over. The result is also true if l was released before
 // its time was over.
 func (l *Lease) isOverdue(now instant) bool {
-	return now >= l.hold.renewal.deadline.load() || l.part != nil && l.part.isOverdue(now)
+	return now >= l.hold.renewal.deadline.load()
 }
 
 // endOverdue ends l if its time is over. The cleaning up, which may need locks of the caller, is
 // left to another goroutine.
 func (l *Lease) endOverdue(now instant) {
-	if p := l.part; p != nil && p.isOverdue(now) {
-		if l.lose(ErrExpired) {
-			l.engine.calls.Do(func() { p.leave(l) })
-		}
-		return
-	}
 	root := l.root()
 	h, users, reason, removed := root.engine.keeper.takeOverdue(root)
 	for _, user := range users {

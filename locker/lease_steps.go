@@ -75,8 +75,8 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 		}
 	}()
 	switch {
-	case l.part != nil:
-		return l.part.giveUpPart(ctx, l, complete, calls)
+	case l.family != nil:
+		return l.family.giveUpPart(ctx, l, complete, calls)
 	case l.state.end(ErrReleased):
 		return l.pass(ctx, complete && l.rule.OnceFor > 0, calls)
 	}

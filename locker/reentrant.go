@@ -29,8 +29,7 @@ import (
 // Rule means:
 //
 //	TTL, Wait  are ignored: the lease is renewed as before. Extend lengthens it for all holds
-//	EndAfter   ends the nested hold with ErrExpired, and does not affect the others. EndAfter of the
-//	           first hold ends all holds
+//	EndAfter   is ignored: that of the first hold ends all holds
 //	KeepFor    must end no later than KeepFor of the first hold. Otherwise ErrUnsupported
 //	OnceFor    must be no longer than OnceFor of the first hold, which has asked whether the work is
 //	           done. Otherwise ErrUnsupported. The work counts as done if all holds with OnceFor were
@@ -156,7 +155,7 @@ func (p *partLocker) newFamily(root *Lease, lock, key string) *Lease {
 	f := &family{locker: p.families, lock: lock, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, fence: root.fence, base: root.base,
-		part: &part{family: f}, state: leaseState{began: root.state.began},
+		family: f, state: leaseState{began: root.state.began},
 	}
 	l.rule.Key = key // the key that the caller gave, even if the Locker inside uses another one
 	f.parts[l] = struct{}{}
@@ -171,7 +170,7 @@ func (p *partLocker) enter(ctx context.Context, rule Rule, lock string) (*Lease,
 	var beside *Lease
 	for l := range leasesIn(ctx) {
 		switch {
-		case l.part == nil || l.part.family.locker != p.families || l.part.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
+		case l.family == nil || l.family.locker != p.families || l.family.lock != lock || errors.Is(l.state.contextCause(), ErrReleased):
 		case !p.reentrant && l.rule.Key == rule.Key && l.state.endError() == nil:
 			if l.rule.Limit > 0 && rule.Limit > 0 {
 				return nil, nil // a semaphore: the caller takes further units with a permit of its own
@@ -206,7 +205,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	if errors.Is(cause, ErrReleased) {
 		return nil, errNotHeld
 	}
-	f := l.part.family
+	f := l.family
 	rule, err := l.engine.cfg.resolve(rule)
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
@@ -269,7 +268,6 @@ func (p *partLocker) Check(rule Rule) error {
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
 //	                        completed if all parts with OnceFor were completed
-//	a part's EndAfter is over the same, and its contexts end with ErrExpired
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
 type family struct {
@@ -285,31 +283,17 @@ type family struct {
 	failed    bool                // a part with OnceFor was released without being completed
 }
 
-// part links a Lease to its family.
-type part struct {
-	family    *family
-	atMostEnd time.Time   // when the part's own EndAfter is over; zero: it has no EndAfter
-	expiry    *time.Timer // fires when EndAfter is over; nil: the part has no EndAfter
-}
-
 // add makes a nested part for rule, and returns it.
 func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
-	p := &part{family: f}
 	l := &Lease{
-		engine: root.engine, hold: root.hold, rule: rule, fence: root.fence, part: p,
+		engine: root.engine, hold: root.hold, rule: rule, fence: root.fence, family: f,
 		state: leaseState{began: time.Now()},
-	}
-	if rule.EndAfter != 0 {
-		p.atMostEnd = l.state.began.Add(rule.EndAfter)
 	}
 	l.base, l.endHold = root.engine.cfg.observe(ctx, OpHold, rule)
 	if err := f.enter(l); err != nil {
 		finish(l.endHold, l.outcome(OpHold, err))
 		return nil, err
-	}
-	if rule.EndAfter != 0 {
-		p.expiry = time.AfterFunc(rule.EndAfter, func() { p.expire(l) })
 	}
 	return l, nil
 }
@@ -359,31 +343,8 @@ func (f *family) end(cause error) {
 	}
 }
 
-// isOverdue reports whether the part's own EndAfter is over.
-func (p *part) isOverdue(now instant) bool {
-	return !p.atMostEnd.IsZero() && now >= instantOf(p.atMostEnd)
-}
-
-// expire ends the part l, whose EndAfter is over.
-func (p *part) expire(l *Lease) {
-	if l.lose(ErrExpired) {
-		p.leave(l)
-	}
-}
-
-// leave takes the part l, which has expired, out of its family.
-func (p *part) leave(l *Lease) {
-	if last, done := p.family.remove(l, false); last {
-		_ = p.family.root.giveUp(context.Background(), done, new(int))
-	}
-}
-
 // giveUpPart ends the part l by a release, as Lease.giveUp ends a Lease.
-func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
-	if p.expiry != nil {
-		p.expiry.Stop()
-	}
-	f := p.family
+func (f *family) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
 	if lost := f.root.state.endError(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
 		l.lose(lost)
 	}
@@ -405,8 +366,8 @@ func (f *family) isFirst() bool {
 
 // root returns the Lease that the Engine knows, which is l itself unless l is a part.
 func (l *Lease) root() *Lease {
-	for l.part != nil {
-		l = l.part.family.root
+	for l.family != nil {
+		l = l.family.root
 	}
 	return l
 }
