@@ -14,7 +14,12 @@ type clocks struct {
 
 	mu    sync.Mutex
 	nodes []clock
+	lead  time.Duration // how far the system's clock had run ahead of this one at the last reading
 }
+
+// suspended is by how much the system's clock must have jumped for this machine to have been suspended,
+// perhaps: this clock, and so each offset, stands still meanwhile.
+const suspended = 50 * time.Millisecond
 
 // clock is what was measured of one node's clock.
 type clock struct {
@@ -33,6 +38,13 @@ func (c *clocks) note(i int, server time.Time, sentAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, k := time.Now(), &c.nodes[i]
+	// Nodes that were measured before and after a suspension must not be compared: the healthy ones would
+	// be expelled by one client.
+	lead := now.Round(0).Sub(c.began.Round(0)) - now.Sub(c.began)
+	if (lead - c.lead).Abs() >= suspended {
+		clear(c.nodes)
+	}
+	c.lead = lead
 	half := now.Sub(sentAt) / 2
 	offset := server.Sub(c.local().Add(-half))
 	// The earlier offset, if it is more precise, stays, because a late answer must not move the

@@ -73,3 +73,20 @@ func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 		}
 	})
 }
+
+// A machine that was suspended finds all clocks ahead of its own, one after the other. They agree with
+// each other.
+func TestASuspendedProcessFindsNoHealthyClockWrong(t *testing.T) {
+	c := newClocks(3)
+	for i := range 3 {
+		c.note(i, time.Now(), time.Now())
+	}
+	const pause = 10 * time.Second
+	c.lead -= pause // the system's clock has gone on
+	for i := range 3 {
+		c.note(i, time.Now().Add(pause), time.Now())
+		if _, near, far := c.compare(time.Second); near != i+1 || far != 0 {
+			t.Errorf("%d are right, %b are far", near, far)
+		}
+	}
+}
