@@ -98,9 +98,8 @@ const (
 // endingOf returns how a client with the options o ends a call. go-redis has turned a time-out of
 // -1 in the options into 0, which is none, and -2 into -1, which also ignores contexts.
 func endingOf(o *redis.Options) ending {
-	brief := func(d time.Duration) bool { return d > 0 && d <= aloneFor }
 	switch {
-	case o.ContextTimeoutEnabled && o.ReadTimeout != -1 && o.WriteTimeout != -1, brief(o.ReadTimeout) && brief(o.WriteTimeout):
+	case o.ContextTimeoutEnabled && o.ReadTimeout != -1 && o.WriteTimeout != -1:
 		return endsWithContext
 	case !o.ContextTimeoutEnabled && o.ReadTimeout > 0 && o.WriteTimeout > 0:
 		return endsByTimeout

@@ -137,8 +137,7 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientEndsIt(t *testing.T) {
 			boundCalls(o)
 			o.ReadTimeout, o.WriteTimeout = -2, -2
 		}, false},
-		"with short time-outs": {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = aloneFor, aloneFor }, true},
-		"RESP2":                {func(o *redis.Options) { boundCalls(o); o.Protocol = 2 }, true},
+		"RESP2": {func(o *redis.Options) { boundCalls(o); o.Protocol = 2 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
