@@ -38,7 +38,8 @@ type condition struct {
 }
 
 var conditions = []condition{
-	{name: "healthy"}, {name: "1 slow by 20 ms", lines: []time.Duration{20 * time.Millisecond}}, {name: "2 stopped", stopped: 2},
+	{name: "healthy"}, {name: "1 slow by 20 ms", lines: []time.Duration{20 * time.Millisecond}},
+	{name: "1 stopped", stopped: 1}, {name: "2 stopped", stopped: 2},
 }
 
 func quorumPart(s *stage) error {

@@ -9,7 +9,7 @@ import (
 // P7 measures a lock on five servers, some of which are slow or stopped.
 var quorumRow = row{
 	name:  "P7",
-	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, two stopped",
+	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, one or two stopped",
 	about: `Each acquisition has a new key, and is released at once. Acquire and release are timed
 separately. latchkit has a fence, on which the servers must agree; if they agree at once, one round
 trip is enough. The stopped servers (SIGSTOP) continue after the work. Then the bench closes the
