@@ -60,7 +60,7 @@ func TestAStrangerUsesARelease(t *testing.T) {
 	}
 	for _, name := range names {
 		contrib := path.Join("contrib", filepath.Base(name))
-		t.Run(contrib, func(t *testing.T) {
+		t.Run(filepath.Base(name), func(t *testing.T) {
 			s := s.in(t)
 			module := root + "/" + contrib
 			s.goCommand("get", module+"@"+s.version)
