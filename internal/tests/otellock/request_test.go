@@ -30,12 +30,10 @@ const root = "POST /orders/{id}"
 type exchange struct {
 	key    httplock.Key // the default is "customer:{header.X-Customer}"
 	opts   []httplock.Option
-	locker []locker.Option
 	remote idempotency.Store // if remote is set, the request runs under Idempotency, which uses this Store
 
 	before func(t *testing.T, w *stage)
 	handle func(ctx context.Context, w *stage)
-	body   string
 	header []string
 
 	status int
@@ -50,10 +48,6 @@ type stage struct {
 	cancel context.CancelFunc // disconnects the client
 }
 
-func rule(set func(r *locker.Rule)) []httplock.Option {
-	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
-}
-
 func unavailable(_ *testing.T, w *stage) {
 	w.store.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 }
@@ -66,39 +60,8 @@ var exchanges = map[string]exchange{
 		before: func(_ *testing.T, w *stage) { w.store.Occupy("customer:canary", 1500*time.Millisecond) },
 		status: 409, code: "lock-busy",
 	},
-	"too many waiters": {
-		locker: []locker.Option{locker.WithMaxWaiters(1)},
-		before: func(t *testing.T, w *stage) {
-			w.store.Occupy("customer:canary", 0)
-			go func() { _, _ = w.locker.Acquire(t.Context(), locker.Rule{Key: "customer:canary", Name: "other"}) }()
-			synctest.Wait()
-		},
-		status: 429, code: "too-many-waiters",
-	},
-	"done before": {
-		opts: rule(func(r *locker.Rule) { r.OnceFor = time.Hour }),
-		before: func(t *testing.T, w *stage) {
-			if err := locker.Run(t.Context(), w.locker, locker.Rule{Key: "customer:canary", Name: "other", OnceFor: time.Hour}, nothing); err != nil {
-				t.Error(err)
-			}
-		},
-		status: 409, code: "already-done",
-	},
 	"a key without its part": {key: "customer:{header.X-Nobody}", status: 400, code: "invalid-key"},
-	"a body that is too large": {
-		key: "customer:{body.id}", opts: []httplock.Option{httplock.WithMaxBody(5)}, body: `{"id": 1}`, status: 413, code: "body-too-large",
-	},
-	"a rule that cannot be":  {opts: rule(func(r *locker.Rule) { r.TTL = -1 }), status: 500, code: "lock-misconfigured"},
-	"unavailable":            {before: unavailable, status: 503, code: "lock-unavailable"},
 	"unavailable, fail open": {opts: []httplock.Option{httplock.WithFailOpen()}, before: unavailable, status: 200, code: "lock-unavailable", result: "unguarded"},
-	"closed": {
-		before: func(t *testing.T, w *stage) {
-			if err := w.locker.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
-		},
-		status: 503, code: "lock-closed",
-	},
 	"lost": {
 		handle: func(ctx context.Context, w *stage) {
 			w.store.Steal("customer:canary")
@@ -138,7 +101,7 @@ func (x exchange) check(t *testing.T) {
 	backend := lockertest.NewMemory()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := &stage{store: backend, locker: lockertest.NewLocker(t, backend, append(x.locker, locker.WithObserver(tel.observer))...), cancel: cancel}
+	w := &stage{store: backend, locker: lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer)), cancel: cancel}
 	code := ""
 	opts := append(x.opts, httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { code = p.Code }))
 	guard := httplock.MustNew(w.locker, cmp.Or(x.key, "customer:{header.X-Customer}"), opts...)
@@ -155,7 +118,7 @@ func (x exchange) check(t *testing.T) {
 		x.before(t, w)
 	}
 	ctx, span := tel.tracer.Start(ctx, root)
-	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", strings.NewReader(x.body))
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
 	r.Header.Set("X-Customer", "canary")
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(x.header); i += 2 {
