@@ -90,8 +90,7 @@
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
 // returns. When the handler returns, the lock is released, even if a goroutine of the handler still
-// receives. A panic in a function that makes the key reaches the recovery interceptors outside of
-// grpclock's interceptor, even if the handler receives on another goroutine.
+// receives. A panic in a function that makes the key comes out of Recv.
 //
 // A stream holds its lock as long as its handler runs, even if the client does not read, or sends
 // nothing. [Rule].EndAfter limits the time of the lock: after it, Recv and Send return, and the

@@ -157,12 +157,6 @@ var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
 var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 	message: "the service is stopping; the call may or may not have been completed"}
 
-// broken is the error of a stream if a function of the program other than the handler has panicked.
-// The panic continues on the interceptor's goroutine, so the client gets the status that a recovery
-// interceptor makes of the panic.
-var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
-	message: "the call failed inside the server"}
-
 // refuse returns the reply to a call whose handler did not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 	return g.answer(ctx, problem(ctx, c, err))

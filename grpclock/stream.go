@@ -30,7 +30,6 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 	defer s.end(nil)
 	if c.early() {
 		if err := s.acquire(); err != nil {
-			s.panics.resume()
 			return err
 		}
 	}
@@ -72,7 +71,6 @@ type guardedStream struct {
 	// failed is why the stream was stopped; nil if it was not stopped. When the lease ends, the
 	// reason is in the lease's context, and not here.
 	failed atomic.Pointer[error]
-	panics carrier
 }
 
 func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerStream) *guardedStream {
@@ -97,15 +95,12 @@ func (s *guardedStream) end(cause error) {
 // acquire takes the lock. If the stream does not get the lock, acquire returns the status with
 // which the stream ends.
 func (s *guardedStream) acquire() error {
-	var locks []locker.Rule
-	err := s.panics.catch(func() (err error) { locks, err = s.guard.locks(s.held, s.call); return err })
+	locks, err := s.guard.locks(s.held, s.call)
 	switch {
 	case err != nil:
 		return s.refuse(err)
-	case s.catchOpen(func() bool { return s.guard.open(s.base, s.call) }):
+	case s.guard.open(s.base, s.call):
 		return s.goWithout()
-	case s.panics.caught():
-		return s.refuse(errExited)
 	}
 	held, began := make(chan context.Context, 1), time.Now()
 	if !s.ask(locks, held) {
@@ -118,19 +113,11 @@ func (s *guardedStream) acquire() error {
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil
 	case <-s.released:
-		if s.catchOpen(func() bool { return s.guard.opens(s.base, s.call, s.outcome) }) {
+		if s.guard.opens(s.base, s.call, s.outcome) {
 			return nil
 		}
 		return s.refuse(s.outcome)
 	}
-}
-
-// catchOpen calls open, which reports whether WithFailOpen lets the stream continue. If an observer
-// panics, catchOpen keeps the panic for the interceptor, because acquire may run on a goroutine of
-// the handler, where no interceptor could recover from it.
-func (s *guardedStream) catchOpen(open func() bool) (opened bool) {
-	_ = s.panics.catch(func() error { opened = open(); return nil })
-	return opened
 }
 
 // goWithout lets the stream continue without a lock.
@@ -154,15 +141,13 @@ func (s *guardedStream) ask(locks []locker.Rule, held chan<- context.Context) bo
 	go func() {
 		defer close(s.released)
 		s.outcome = errExited
-		s.outcome = s.panics.catch(func() error {
-			return s.guard.run(s.held, locks, func(ctx context.Context) error {
-				if !s.grant() {
-					return errFailed
-				}
-				held <- ctx
-				<-s.returned
-				return s.result
-			})
+		s.outcome = s.guard.run(s.held, locks, func(ctx context.Context) error {
+			if !s.grant() {
+				return errFailed
+			}
+			held <- ctx
+			<-s.returned
+			return s.result
 		})
 	}()
 	return true
@@ -184,13 +169,10 @@ func (s *guardedStream) refuse(err error) error {
 	if s.over {
 		return err
 	}
-	if !s.panics.caught() {
-		err = s.panics.catch(func() error { return s.guard.refuse(s.base, s.call, err) })
-	}
-	if s.panics.caught() {
-		err = broken.problem(s.call, err)
-	}
-	return s.stop(err)
+	p := problem(s.base, s.call, err).send(s.base)
+	reason := s.stop(p) // first, because an observer may panic
+	s.guard.report(s.base, p)
+	return reason
 }
 
 // serve runs the handler, and releases the lock.
@@ -210,7 +192,6 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	} else {
 		err = s.settle(nil)
 	}
-	s.panics.resume()
 	if stopped != nil { // the stream was stopped, so the handler's error does not count
 		return *stopped
 	}
@@ -281,6 +262,9 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.await(func() error { return s.ServerStream.SendMsg(m) })
 }
 
+// errExited is the result of a goroutine that runtime.Goexit has ended.
+var errExited = errors.New("the goroutine ended by runtime.Goexit")
+
 // await calls f on a goroutine of its own, because f waits for the client. If the stream's context
 // ends first, await returns, and f ends later with the connection. f need not obey the context: it
 // may be the stream of an interceptor that has set a time limit.
@@ -288,21 +272,28 @@ func (s *guardedStream) await(f func() error) error {
 	if ended := s.ended(); ended != nil {
 		return ended
 	}
-	done := make(chan error, 1)
+	type result struct {
+		err      error
+		panicked any
+	}
+	done := make(chan result, 1)
 	go func() {
-		err := errExited
-		defer func() { done <- err }()
-		err = s.panics.catch(f)
+		r := result{err: errExited}
+		defer func() {
+			r.panicked = recover()
+			done <- r
+		}()
+		r.err = f()
 	}()
 	select {
-	case err := <-done:
-		if s.panics.caught() {
-			return s.stop(broken.problem(s.call, err))
+	case r := <-done:
+		if r.panicked != nil {
+			panic(r.panicked) // here, on the handler's goroutine, a recovery interceptor can catch it
 		}
 		if stopped := s.stopped(); stopped != nil {
 			return stopped
 		}
-		return err
+		return r.err
 	case <-s.ctx.Done():
 		return s.ended()
 	}
