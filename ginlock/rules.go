@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -20,16 +19,12 @@ import (
 // A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
 // [Guard.Mount] puts it in front of an engine's routes. A Guard is safe for concurrent use.
 type Guard struct {
-	guard   *httplock.Guard
-	locks   map[string]map[string]http.Handler // by method and path
-	refused http.Handler                       // answers requests whose route is not clear
+	guard *httplock.Guard
+	locks map[string]http.Handler // by route, such as "POST /orders/:id"
 
-	mu     sync.Mutex
-	used   bool           // Handler was called
-	early  []string       // routes that were registered before Mount
-	routes gin.RoutesInfo // the routes that were given to Validate
-
-	methods atomic.Pointer[map[string][]string] // the methods of routes, by path
+	mu    sync.Mutex
+	used  bool     // Handler was called
+	early []string // routes that were registered before Mount
 }
 
 // FromRules compiles rules. opts apply to all Rules. The error has a line for each wrong Rule. A
@@ -39,32 +34,14 @@ type Guard struct {
 // has no filter that says how ids are spelled, such as |int. Empty rules are an error, too.
 // [Guard.Validate] finds Rules without a route, once the routes are registered.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
-	g := &Guard{locks: make(map[string]map[string]http.Handler)}
+	g := &Guard{locks: make(map[string]http.Handler)}
 	r := reader
-	r.Guards = func(route string, lock func(http.Handler) http.Handler) {
-		method, path, _ := strings.Cut(route, " ")
-		if g.locks[method] == nil {
-			g.locks[method] = make(map[string]http.Handler)
-		}
-		g.locks[method][path] = lock(framework.Resume)
-	}
-	opts = ofGin(append([]httplock.Option{httplock.WithFramework(r)}, opts...))
+	r.Guards = func(route string, lock func(http.Handler) http.Handler) { g.locks[route] = lock(framework.Resume) }
 	var err error
-	if g.guard, err = httplock.FromRules(l, rules, opts...); err != nil {
+	if g.guard, err = httplock.FromRules(l, rules, ofGin(append([]httplock.Option{httplock.WithFramework(r)}, opts...))...); err != nil {
 		return nil, err
 	}
-	refuse, err := httplock.New(l, "{route}", append(opts, httplock.WithPart("route", unclear))...)
-	if err != nil {
-		return nil, err
-	}
-	g.refused = refuse(framework.Resume)
 	return g, nil
-}
-
-// unclear is the error of a request whose route is not clear.
-func unclear(r *http.Request) (string, error) {
-	return "", fmt.Errorf("%w: a middleware has changed the method of %s after Gin has found its route",
-		locker.ErrInvalidRule, contextOf(r).FullPath())
 }
 
 // Mount puts the guard in front of all routes that are registered from now on. Call Mount after
@@ -84,8 +61,7 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 		g.early = append(g.early, r.Method+" "+r.Path)
 	}
 	g.mu.Unlock()
-	// All routes are registered when the first request comes. Each engine has its own routes.
-	engine.Use(g.handler(sync.OnceValue(func() map[string][]string { return methodsOf(engine.Routes()) })))
+	engine.Use(g.Handler())
 	return func() error { return g.Validate(engine.Routes()) }
 }
 
@@ -94,55 +70,14 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 // the routes. For all routes of an engine, call Mount instead. A middleware must not change the
 // request's method: Gin has found the handler by then, and the Rule is found by the method.
 func (g *Guard) Handler() gin.HandlerFunc {
-	return g.handler(func() map[string][]string {
-		if methods := g.methods.Load(); methods != nil {
-			return *methods
-		}
-		return nil
-	})
-}
-
-// handler returns a middleware for the routes whose methods known returns by path.
-func (g *Guard) handler(known func() map[string][]string) gin.HandlerFunc {
 	g.mu.Lock()
 	g.used = true
 	g.mu.Unlock()
 	return func(c *gin.Context) {
-		method, ok := g.method(c, known()[c.FullPath()])
-		if !ok {
-			serve(c, g.refused)
-			return
-		}
-		if locked, ok := g.locks[method][c.FullPath()]; ok {
+		if locked, ok := g.locks[c.Request.Method+" "+c.FullPath()]; ok {
 			serve(c, locked)
 		}
 	}
-}
-
-// method returns the method of the route that Gin has found. methods has all methods of its path. A
-// middleware before the guard may have changed the request's method after Gin found the route. In
-// that case, ok is false when the path has several methods, and one of them has a Rule. Without
-// Mount and Validate, no methods are known.
-func (g *Guard) method(c *gin.Context, methods []string) (method string, ok bool) {
-	switch {
-	case len(methods) == 0 || slices.Contains(methods, c.Request.Method):
-		return c.Request.Method, true
-	case len(methods) == 1:
-		return methods[0], true
-	}
-	guarded := slices.ContainsFunc(methods, func(m string) bool { return g.locks[m][c.FullPath()] != nil })
-	return "", !guarded
-}
-
-// methodsOf returns the methods of routes by path, each method once.
-func methodsOf(routes gin.RoutesInfo) map[string][]string {
-	methods := make(map[string][]string)
-	for _, r := range routes {
-		if !slices.Contains(methods[r.Path], r.Method) {
-			methods[r.Path] = append(methods[r.Path], r.Method)
-		}
-	}
-	return methods
 }
 
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
@@ -154,23 +89,20 @@ func methodsOf(routes gin.RoutesInfo) map[string][]string {
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.routes = append(g.routes, routes...) // one Guard may guard several engines
-	known := methodsOf(g.routes)
-	g.methods.Store(&known)
-	methods := methodsOf(routes)
+	registered := make(map[string]bool)
+	for _, r := range routes {
+		registered[r.Method+" "+r.Path] = true
+	}
 	var errs []error
 	if !g.used {
 		errs = append(errs, errors.New("ginlock: no request passes the guard; call guard.Mount(engine), or use guard.Handler(), before the routes are registered"))
 	}
-	for _, method := range slices.Sorted(maps.Keys(g.locks)) {
-		for _, path := range slices.Sorted(maps.Keys(g.locks[method])) {
-			route := method + " " + path
-			switch {
-			case !slices.Contains(methods[path], method):
-				errs = append(errs, fmt.Errorf("ginlock: rule %q: there is no such route%s", route, meant(routes, method, path)))
-			case slices.Contains(g.early, route):
-				errs = append(errs, fmt.Errorf("ginlock: rule %q: the route was registered before Mount, so its requests do not pass the guard; call Mount first", route))
-			}
+	for _, route := range slices.Sorted(maps.Keys(g.locks)) {
+		switch {
+		case !registered[route]:
+			errs = append(errs, fmt.Errorf("ginlock: rule %q: there is no such route%s", route, meant(routes, route)))
+		case slices.Contains(g.early, route):
+			errs = append(errs, fmt.Errorf("ginlock: rule %q: the route was registered before Mount, so its requests do not pass the guard; call Mount first", route))
 		}
 	}
 	return errors.Join(errs...)
@@ -187,7 +119,8 @@ func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
 
 // meant names what the author of the Rule may have meant: another method of the path, or a path
 // that differs in its parameters' names or its last slash.
-func meant(routes gin.RoutesInfo, method, path string) string {
+func meant(routes gin.RoutesInfo, route string) string {
+	method, path, _ := strings.Cut(route, " ")
 	var like []string
 	for _, r := range routes {
 		if r.Path == path || r.Method == method && shape(r.Path) == shape(path) {

@@ -69,42 +69,6 @@ func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 	})
 }
 
-// A middleware may replace the method of a request by the value of a header. Even then, no request
-// may bypass the lock, also if the program does not call Validate.
-func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		other bool // the path also has a route with the method PUT
-		code  int
-	}{{"one route on the path", false, 409}, {"two routes on the path", true, 500}} {
-		var got []locker.Rule
-		e := gin.New()
-		e.Use(func(c *gin.Context) { c.Request.Method = "PATCH" })
-		validate := fromRules(t, asked(&got), payRule).Mount(e)
-		e.POST("/orders/:id/pay", ok)
-		if tc.other {
-			e.PUT("/orders/:id/pay", ok)
-		}
-		e.POST("/free", ok)
-		e.PUT("/free", ok)
-		for _, when := range []string{"before Validate", "after Validate"} {
-			free := httptest.NewRecorder()
-			e.ServeHTTP(free, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/free", http.NoBody))
-			if free.Code != 200 {
-				t.Errorf("%s, %s: a path without a Rule: %d %s", tc.name, when, free.Code, free.Body)
-			}
-			w := httptest.NewRecorder()
-			e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42/pay", http.NoBody))
-			if w.Code != tc.code || strings.Contains(w.Body.String(), "PATCH") {
-				t.Errorf("%s, %s: %d %s", tc.name, when, w.Code, w.Body)
-			}
-			if err := validate(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // These rules used to be accepted at start-up, although every request then failed.
 func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
