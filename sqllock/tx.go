@@ -84,11 +84,6 @@ func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error
 	return t.tx.PrepareContext(ctx, query)
 }
 
-// StmtContext returns a statement of this transaction for stmt, which was prepared on the database.
-func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
-	return t.tx.StmtContext(ctx, stmt)
-}
-
 // FencedUpdate runs an UPDATE that writes the fence into the row itself. db is a *Tx, *sql.DB,
 // *sql.Conn or *sql.Tx. FencedUpdate returns ErrStaleFence if no row matched:
 //
