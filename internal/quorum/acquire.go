@@ -107,8 +107,9 @@ func (a *acquisition) end(unconfirmed nodes) {
 	g, err := t.result()
 	if g.State == store.Busy && t.isSplit() && a.rounds < mostRounds {
 		a.ballot.end(a.quorum, false, false)
-		// Contenders pause for different times.
-		time.AfterFunc(time.Millisecond/2+rand.N(time.Since(a.sentAt)+time.Millisecond), a.askForVotes)
+		// Contenders pause for different times. A round trip later the votes are given back.
+		took := time.Since(a.sentAt)
+		time.AfterFunc(took+rand.N(took+time.Millisecond), a.askForVotes)
 		return
 	}
 	clean, unclear := a.ballot.end(a.quorum, t.won(), true)
