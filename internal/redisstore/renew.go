@@ -74,25 +74,31 @@ func (b *batch) call() *Call {
 	if plain {
 		script = renewScript
 	}
-	keys := make([]string, 0, 4*len(b.places))
-	args := make([]any, 0, 2*len(b.places))
+	keys := make([]string, 0, len(b.places))
+	args := make([]any, 0, 2*len(b.places)) // pointers, so that no argument is copied
+	var ttl *int64                          // most leases have the TTL of the lease before them
 	for _, i := range b.places {
 		c := &b.all[i]
-		owner := c.Owner
+		owner := &c.Owner
 		if keys = append(keys, c.Key); !plain {
 			keys = append(keys, QueueKey(c.Key))
 		}
 		switch b.kind {
 		case forOne: // no other keys
 		case withReaders:
-			owner = ReaderEntry(*c) + "|" + strconv.FormatUint(c.Fence, 10)
+			owner = new(ReaderEntry(*c) + "|" + strconv.FormatUint(c.Fence, 10))
 			keys = append(keys, ReadersKey(c.Key))
 		case withPermits:
 			keys = append(keys, PermitsKey(c.Key), UsesKey(c.Key))
 		}
-		args = append(args, owner, Millis(c.TTL))
+		if ms := Millis(c.TTL); ttl == nil || *ttl != ms {
+			ttl = new(ms)
+		}
+		args = append(args, owner, ttl)
 	}
-	return script.Call(keys, args...)
+	call := script.Call(keys)
+	call.Words = append(call.Words, args...)
+	return call
 }
 
 // fill puts the answer to the batch's call, text or err, into the grants of the batch.
