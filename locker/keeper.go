@@ -233,7 +233,9 @@ func (h *hold) isSoundLocked() bool {
 }
 
 // planRenewal sets the time of the next renewal of h: a third of ttl after start, when the last
-// call was sent, ± 10 %, so that holds that were taken together are not all renewed together.
+// call was sent, ± 10 %, so that holds that were taken together are not all renewed together. Of this
+// time, it takes the beginning of a twentieth of the third: the many holds of a process then share
+// calls, each of which some servers bill.
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3
@@ -244,7 +246,8 @@ func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	default:
 		third = min(third, notifiedRenewals)
 	}
-	h.renewal.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
+	at, step := start.plus(third-third/10+rand.N(third/5+1)), instant(third/20)
+	h.renewal.renewAt = at - (at%step+step)%step
 	h.renewal.firstDue = 0
 }
 
