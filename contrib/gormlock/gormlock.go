@@ -134,5 +134,10 @@ func (p *pool) Rollback() error {
 	return errNotYours
 }
 
+// StmtContext returns a statement of the transaction, which a session with PrepareStmt needs.
+func (p *pool) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
+	return p.SQL().StmtContext(ctx, stmt)
+}
+
 // GetDBConn returns the pool behind the transaction, as GORM does for its own transactions.
 func (p *pool) GetDBConn() (*sql.DB, error) { return p.db.DB() }
