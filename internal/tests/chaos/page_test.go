@@ -182,8 +182,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("* **The run**: %d rounds with faults for %v in all,\n  on %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "))
 	line("  with %s, with the locks of commit %s.\n  A longer run shows more.", databaseNames(databases), strings.Join(slices.Sorted(maps.Keys(commits)), " and "))
-	line("* **The machine**: %s.", machine)
-	line("  Other programs may have run on it.")
+	line("* **The machine**: %s, perhaps with other programs on it.", machine)
 	series := seriesOf(seeds)
 	texts, most := make([]string, 0, len(series)), 0
 	for _, one := range series {
