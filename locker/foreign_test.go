@@ -4,9 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,15 +52,6 @@ func (p *poller) obtain(ttl time.Duration) bool {
 	default:
 		p.Error(err)
 		return false
-	}
-}
-
-func (p *poller) release() {
-	p.Helper()
-	n, err := p.Eval(p.Context(), `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`,
-		[]string{p.key}, p.token).Int()
-	if err != nil || n != 1 {
-		p.Errorf("the poller's release: %d %v", n, err)
 	}
 }
 
@@ -131,132 +119,4 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 		t.Errorf("granted after %v", took)
 	}
 	release(t, lease)
-}
-
-// A client that only polls has no place in the server's queue. As long as the queue has a waiter,
-// each release hands the key to a waiter, so the key is never free. So the polling client gets the
-// key only when the queue is empty.
-func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	client := server.Client(t)
-	const key, waiters = "foreign:starves", 12
-	var ls []*locker.Engine
-	for range 3 {
-		// With WithFair, all waiting callers are in the server's queue, where the test can count
-		// them.
-		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair()))
-	}
-	first := acquire(t, ls[0], locker.Rule{Key: key})
-	var served sync.WaitGroup
-	var n atomic.Int32
-	for i := range waiters {
-		w := asks(t, ls[i%len(ls)], locker.Rule{Key: key})
-		served.Go(func() {
-			<-w.Done
-			if w.Err != nil {
-				t.Error(w.Err)
-				return
-			}
-			<-time.After(5 * time.Millisecond)
-			n.Add(1)
-			if err := w.Lease.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	eventually(t, "all wait", func() bool { return inLine(t, client, key) == waiters })
-	p := newPoller(t, client, key)
-	polls := 0
-	release(t, first)
-	eventually(t, "the poller gets in", func() bool { polls++; return p.obtain(time.Minute) })
-	if before := n.Load(); before != waiters {
-		t.Errorf("the poller got in before %d of %d waiters", waiters-before, waiters)
-	}
-	if polls < 5 {
-		t.Errorf("positive control: it asked %d times", polls)
-	}
-	served.Wait()
-	p.release()
-}
-
-// With WithoutQueue, latchkit's callers do not queue at the server. So they and the clients that
-// poll have the same chance to get the key.
-func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	client := server.Client(t)
-	const key, enough = "foreign:shared", 30
-	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Exponential(4*time.Millisecond, 4*time.Millisecond))))
-	stop := make(chan struct{})
-	var ours, theirs, inside int // only the lock under test guards these counters
-	var mu sync.Mutex
-	visit := func(n *int) {
-		mu.Lock()
-		inside++
-		if inside != 1 {
-			t.Error("two are inside")
-		}
-		*n++
-		if ours >= enough && theirs >= enough {
-			select {
-			case <-stop:
-			default:
-				close(stop)
-			}
-		}
-		mu.Unlock()
-		<-time.After(time.Millisecond)
-		mu.Lock()
-		inside--
-		mu.Unlock()
-	}
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			for !ended(stop) {
-				lease, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 10 * time.Second})
-				if err != nil {
-					if !ended(stop) || !errors.Is(err, locker.ErrBusy) {
-						t.Error(err)
-					}
-					return
-				}
-				visit(&ours)
-				if err := lease.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-		wg.Go(func() {
-			p := newPoller(t, client, key)
-			for !ended(stop) {
-				if p.obtain(10 * time.Second) {
-					visit(&theirs)
-					p.release()
-				}
-				<-time.After(4 * time.Millisecond)
-			}
-		})
-	}
-	select {
-	case <-stop:
-	case <-time.After(20 * time.Second):
-		close(stop)
-		t.Errorf("a caller was served fewer than %d times", enough)
-	}
-	wg.Wait()
-	t.Logf("we were served %d times, the pollers %d times", ours, theirs)
-	if n := inLine(t, client, key); n != 0 {
-		t.Errorf("%d entries are in the queue", n)
-	}
-}
-
-func ended(stop chan struct{}) bool {
-	select {
-	case <-stop:
-		return true
-	default:
-		return false
-	}
 }

@@ -29,3 +29,12 @@ type pending = locktest.Pending
 // goroutines returns the stacks of all goroutines that run code of the engine. It leaves out
 // goroutines of tests.
 func goroutines() []string { return locktest.Goroutines("locker") }
+
+func ended(stop chan struct{}) bool {
+	select {
+	case <-stop:
+		return true
+	default:
+		return false
+	}
+}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,110 +31,6 @@ func newPolling(t *testing.T, c *redis.Client, opts ...locker.Option) *locker.En
 		}
 	})
 	return l
-}
-
-func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	client := server.Client(t)
-	l := newPolling(t, client)
-	theirs := redislock.New(server.Client(t))
-
-	const key = "polling:both"
-	lock, err := theirs.Obtain(t.Context(), key, time.Minute, &redislock.Options{Metadata: "theirs"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
-	_ = locktest.WantErr(t, err, key, locker.ErrBusy)
-	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 50 * time.Millisecond})
-	_ = locktest.WantErr(t, err, key, locker.ErrBusy)
-	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
-		t.Fatalf("their lock was disturbed: %v", err)
-	}
-	w := locktest.Asks(t, l, locker.Rule{Key: key})
-	w.WaitsStill()
-	if err := lock.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	lease := w.Granted(0)
-	if lease.Fence() != 0 {
-		t.Errorf("fence %d, which was never minted", lease.Fence())
-	}
-
-	if _, err := theirs.Obtain(t.Context(), key, time.Minute, nil); !errors.Is(err, redislock.ErrNotObtained) {
-		t.Fatalf("redislock got the key that we hold: %v", err)
-	}
-	obtained := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		lock, err = theirs.Obtain(ctx, key, time.Minute, &redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)})
-		obtained <- err
-	}()
-	locktest.Release(t, lease)
-	if err := <-obtained; err != nil {
-		t.Fatal(err)
-	}
-	if err := lock.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-
-	// This lock is not released, but it expires.
-	if _, err := theirs.Obtain(t.Context(), key, 100*time.Millisecond, nil); err != nil {
-		t.Fatal(err)
-	}
-	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: key, Wait: time.Minute}))
-}
-
-func TestPollingAndRedislockCountTogether(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t)
-	l, other := newPolling(t, server.Client(t)), newPolling(t, server.Client(t))
-	single := locktest.Single(t, server.Client(t), locker.WithoutQueue())
-	theirs := redislock.New(server.Client(t))
-	const key, each = "polling:count", 15
-	counter, inside := 0, new(atomic.Int32)
-	visit := func(context.Context) error {
-		if inside.Add(1) != 1 {
-			t.Error("two are inside")
-		}
-		counter++ // has no mutex, so that the race detector finds two holders
-		<-time.After(time.Millisecond)
-		inside.Add(-1)
-		return nil
-	}
-	var wg sync.WaitGroup
-	for _, l := range []locker.Locker{l, l, other, single} {
-		wg.Go(func() {
-			for range each {
-				if err := locker.Run(t.Context(), l, locker.Rule{Key: key, Wait: time.Minute}, visit); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	for range 2 {
-		wg.Go(func() {
-			for range each {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				lock, err := theirs.Obtain(ctx, key, 30*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
-				cancel()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_ = visit(t.Context())
-				if err := lock.Release(t.Context()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if counter != 6*each {
-		t.Errorf("%d of %d visits counted", counter, 6*each)
-	}
 }
 
 func TestPollingIsForeignToLocksWithAQueue(t *testing.T) {
