@@ -3,6 +3,7 @@ package asynqlock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -76,7 +77,7 @@ func (g *Guard) warnUnconfigured(ctx context.Context) {
 		return
 	}
 	g.warned.Do(func() {
-		g.logger.Error("latchkit: asynqlock: this server of asynq was not configured by the Guard, so a task whose key is busy may keep its worker; " +
+		slog.Error("latchkit: asynqlock: this server of asynq was not configured by the Guard, so a task whose key is busy may keep its worker; " +
 			"make the server with asynq.NewServer(redis, guard.Configure(asynq.Config{…}))")
 	})
 }

@@ -5,7 +5,6 @@ import (
 	_ "embed" // for the script
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,10 +34,6 @@ const (
 type lines struct {
 	redis  redis.UniversalClient
 	prefix string
-
-	mu      sync.Mutex
-	asking  *question // collects the keys of the next question
-	sending bool      // a goroutine sends questions
 }
 
 // front is what a task or a caller finds in a line.
@@ -110,58 +105,12 @@ func (ls *lines) keys(key string) []string {
 // braces encodes the characters that would end a hash tag early.
 var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
-// question asks which of several keys have a line.
-type question struct {
-	keys     []string
-	answers  []*redis.IntCmd
-	answered chan struct{}
-}
-
-// exist reports whether tasks wait in the line of key. Each guarded task asks twice, so the calls
-// that come while a question is on its way share the next question. Without an answer in time, the
-// result is false: then tasks may run in another order, or wait until a pause is over.
+// exist reports whether tasks wait in the line of key. Without an answer in time, the result is
+// false: then tasks may run in another order, or wait until a pause is over.
 func (ls *lines) exist(ctx context.Context, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
-	ls.mu.Lock()
-	if ls.asking == nil {
-		ls.asking = &question{answered: make(chan struct{})}
-	}
-	q, i := ls.asking, len(ls.asking.keys)
-	q.keys = append(q.keys, ls.keys(key)[0])
-	if !ls.sending {
-		ls.sending = true
-		go ls.send()
-	}
-	ls.mu.Unlock()
-	select {
-	case <-q.answered:
-		return q.answers[i].Val() > 0
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// send sends questions until nobody asks.
-func (ls *lines) send() {
-	for {
-		ls.mu.Lock()
-		q := ls.asking
-		ls.asking, ls.sending = nil, q != nil
-		ls.mu.Unlock()
-		if q == nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), lineBound)
-		_, _ = ls.redis.Pipelined(ctx, func(p redis.Pipeliner) error { // an answer with an error is 0
-			for _, k := range q.keys {
-				q.answers = append(q.answers, p.Exists(ctx, k))
-			}
-			return nil
-		})
-		cancel()
-		close(q.answered)
-	}
+	return ls.redis.Exists(ctx, ls.keys(key)[0]).Val() > 0 // 0 after an error
 }
 
 // entry returns the name of a task in a line.

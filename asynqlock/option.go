@@ -1,10 +1,8 @@
 package asynqlock
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -21,7 +19,6 @@ type config struct {
 	redis  redis.UniversalClient // asynq's Redis
 	wakes  bool                  // WithWaking was given
 	prefix string
-	logger *slog.Logger
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -32,7 +29,6 @@ func newConfig(opts []Option) (config, error) {
 	if c.wakes && c.redis == nil {
 		return c, errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
-	c.logger = cmp.Or(c.logger, slog.Default())
 	return c, c.rules.compile(&c)
 }
 
@@ -66,10 +62,6 @@ func WithWaking(c redis.UniversalClient) Option {
 // has a prefix, use the same prefix. The same key under two prefixes is two locks, and needs two
 // lines. Default: no prefix.
 func WithPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
-
-// WithLogger sets the logger for warnings about servers without [Guard.Configure]. Default:
-// slog.Default.
-func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
 // A Propagator carries the context of a trace in the headers of a task. otellock.Headers is a
 // Propagator.

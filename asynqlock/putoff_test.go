@@ -103,17 +103,18 @@ func TestAShortTimeoutBesideADeadlineUsesNoRetry(t *testing.T) {
 }
 
 // Without Configure, a task that waits keeps its worker busy. The Guard must log this mistake.
-func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
-	t.Parallel()
+func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) { // not parallel: it sets slog's default
 	q := newQueue(t)
 	var mu sync.Mutex
 	var text bytes.Buffer
-	log := slog.New(slog.NewTextHandler(writer(func(b []byte) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(slog.New(slog.NewTextHandler(writer(func(b []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		text.Write(b)
-	}), nil))
-	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.WithLogger(log), asynqlock.On("job", asynqlock.ByTaskID()))
+	}), nil)))
+	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), asynqlock.On("job", asynqlock.ByTaskID()))
 	w := &record{}
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
