@@ -118,8 +118,14 @@ func (v *verdict) addOverlap(a, b *hold, losses []loss) {
 	o := overlap{a.id, b.id, min(a.alive, max(b.alive, b.granted)).since(b.granted), "", b.granted, a, b}
 	for _, l := range losses {
 		// After the loss, the former holder believes in its lease until its next renewal, or until
-		// its deadline.
-		if l.from <= b.granted && a.asked <= l.to && a.alive <= l.to.add(roundTTL+50*time.Millisecond) {
+		// its deadline. Of two masters, either holder may be that of the former one, and may hand its
+		// lease on inside its process.
+		end := l.to.add(roundTTL + 50*time.Millisecond)
+		allowed := a.asked <= l.to && a.alive <= end
+		if l.what == twoMasters {
+			allowed = o.At.add(o.Length) <= end
+		}
+		if allowed && l.from <= b.granted {
 			o.Documented = l.what
 		}
 	}

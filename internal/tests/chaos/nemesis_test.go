@@ -50,6 +50,9 @@ const (
 	promotedBeside = "replica promoted beside its master"
 )
 
+// twoMasters is the loss that promotedBeside causes.
+const twoMasters = "two masters of one node"
+
 // restarts are the faults that restart servers.
 const (
 	restartBlank    = "restart without data"
@@ -218,7 +221,7 @@ func (w *world) promote(n int, serve bool) (end func()) {
 		for _, i := range chosen {
 			if serve {
 				former[i].Kill()
-				w.losses = append(w.losses, loss{"two masters of one node", span{promoted.add(quorumWait), now()}})
+				w.losses = append(w.losses, loss{twoMasters, span{promoted.add(quorumWait), now()}})
 			}
 			former[i].Restart()
 			w.follow(former[i], w.servers[i].Addr())
