@@ -233,9 +233,9 @@ func (h *hold) isSoundLocked() bool {
 }
 
 // planRenewal sets the time of the next renewal of h: a third of ttl after start, when the last
-// call was sent, ± 10 %, so that holds that were taken together are not all renewed together. Of this
-// time, it takes the beginning of a twentieth of the third: the many holds of a process then share
-// calls, each of which some servers bill.
+// call was sent, ± 10 %, so that holds that were taken together are not all renewed together. It
+// rounds this time down to a twentieth of the third: the many holds of a process then share calls,
+// each of which some servers bill.
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3

@@ -179,8 +179,9 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 	})
 }
 
-// A wait of hours costs few calls. If the message of its grant is lost then, the key is idle for at
-// most half of the TTL, and if another process waits, for at most 3 s: the winner has lost its turn.
+// A wait of hours costs few calls. If the message of its grant is lost then, the key is idle for
+// at most half of the TTL. If another process waits, it gets the key within 3 s: the winner has lost
+// its turn.
 func TestAWaiterAsksLessAndLess(t *testing.T) {
 	const ttl = 12 * time.Second
 	for name, others := range map[string]int{"alone": 0, "with another process behind it": 1} {

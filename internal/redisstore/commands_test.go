@@ -44,9 +44,9 @@ func sent(t *testing.T, admin *redis.Client) (scripts, all int) {
 
 var commandStat = regexp.MustCompile(`(?m)^cmdstat_([^:]+):calls=(\d+)`)
 
-// The table of docs/hosted.md says how many commands a process sends in a day while nothing happens.
-// A TTL of 3 s stands for the TTL of the table: scripts are sent so many times in a TTL. The leases of
-// the row with 1 000 leases have their own TTL, because the batches of their renewals depend on it.
+// The table of docs/hosted.md says how many commands a process sends in a day while nothing
+// happens. A TTL of 3 s stands for the TTL of the table: scripts are sent so many times in a TTL. The
+// 1 000 leases have the TTL of their row, because the batches of their renewals depend on it.
 func TestTheCommandsOfADayAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/hosted.md")
@@ -80,7 +80,7 @@ func TestTheCommandsOfADayAreAsDocumented(t *testing.T) {
 		row      string // the beginning of the row
 		observed time.Duration
 		scale    float64 // the TTL of the test ÷ the TTL of the row
-		less     int     // the index of the row whose commands are left out, because its processes run as well
+		less     int     // the row whose processes run as well, so that their commands are left out
 		start    func(t *testing.T, server *redistest.Server)
 	}{
 		{"holds nothing", observed, 1, -1, func(t *testing.T, server *redistest.Server) {

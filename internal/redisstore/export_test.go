@@ -26,8 +26,8 @@ func (s *Subscriptions) end() (channels []string) {
 	return channels
 }
 
-// DelayLeaving sets the time after which a Store unsubscribes from an unused channel. Call it before
-// the first wait.
+// DelayLeaving sets the time after which a Store unsubscribes from an unused channel. Call it
+// before the first wait.
 func DelayLeaving(s store.Store, d time.Duration) {
 	s.(*Store).inbox.unusedLimit = d
 }

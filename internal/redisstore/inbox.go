@@ -16,8 +16,8 @@ import (
 // node with one slot. On a Redis Cluster, the name of a channel hashes into its slot, because
 // scripts publish on the node where they run, and count the subscribers there. The channels of a
 // cluster are sharded (Redis 7), or plain if the cluster does not support sharded channels. A
-// channel that was not used for a minute is unsubscribed; if it was the last of its line, the line is
-// closed instead, and an idle process sends nothing.
+// channel that was not used for a minute is unsubscribed; if it was the last of its line, the line
+// is closed instead, and an idle process sends nothing.
 //
 // A server can confirm a subscription, and then answer that the channel has no subscriber: behind
 // some proxies, subscriptions are on another server than the scripts. Then Reset replaces the

@@ -193,8 +193,8 @@ func (l *line) overdue() bool {
 	return len(l.pending) > 0 && time.Since(l.pending[0].sentAt) >= silentFor
 }
 
-// sweep unsubscribes channels that are not used any more. A line without channels is closed, so that
-// it sends no pings.
+// sweep unsubscribes channels that are not used any more. A line without channels is closed, so
+// that it sends no pings.
 func (l *line) sweep() {
 	if time.Since(l.sweptAt) < l.owner.unusedLimit/2 {
 		return

@@ -28,8 +28,8 @@ type batch struct {
 const mostInPart = 32
 
 // batches divides the claims cs into batches: where there are several shards by their slots, and
-// everywhere by whether the claim's lease came by hand-off. Readers learn through their inboxes that
-// a writer waits, so batches marks these inboxes as used.
+// everywhere by whether the claim's lease came by hand-off. Readers learn through their inboxes
+// that a writer waits, so batches marks these inboxes as used.
 func (s *Store) batches(cs []store.Claim) (all []*batch) {
 	type group struct {
 		handed bool
