@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -30,7 +29,7 @@ type held struct {
 	to     http.ResponseWriter
 	header http.Header
 	status int         // 0: not set
-	sealed http.Header // the header when the status was set; what comes later is a trailer
+	sealed http.Header // the header when the status was set
 	body   bytes.Buffer
 
 	over bool // the response became too long, so it is sent as it is written
@@ -107,7 +106,6 @@ func (h *held) send() {
 	h.sent = true
 	switch {
 	case h.over:
-		maps.Copy(h.to.Header(), h.trailers())
 	case h.status == 0:
 		h.copy(h.header)
 	default:
@@ -117,51 +115,17 @@ func (h *held) send() {
 
 // begin sends the part of the response that was written so far.
 func (h *held) begin() {
-	trailers := h.trailers()
-	for name := range trailers {
-		if !slices.Contains(h.declared(), name) {
-			h.sealed.Add("Trailer", name)
-		}
-	}
 	h.copy(h.sealed)
 	h.to.WriteHeader(h.status)
 	if h.body.Len() > 0 {
 		_, _ = h.to.Write(h.body.Bytes()) // a client that has left gets no reply
 	}
-	maps.Copy(h.to.Header(), trailers)
 }
 
 func (h *held) copy(from http.Header) {
 	header := h.to.Header()
 	clear(header)
 	maps.Copy(header, from)
-}
-
-// declared returns the names of the trailers that the handler has announced.
-func (h *held) declared() (names []string) {
-	for _, list := range h.sealed["Trailer"] {
-		for name := range strings.SplitSeq(list, ",") {
-			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
-	}
-	return names
-}
-
-// trailers returns the trailers that the handler has set, as net/http finds them: those that are
-// announced, and those with http.TrailerPrefix.
-func (h *held) trailers() http.Header {
-	trailers := make(http.Header)
-	for _, name := range h.declared() {
-		if values := h.header[name]; !slices.Equal(values, h.sealed[name]) {
-			trailers[name] = values
-		}
-	}
-	for name, values := range h.header {
-		if name, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			trailers[http.CanonicalHeaderKey(name)] = values
-		}
-	}
-	return trailers
 }
 
 // changed returns the headers that the handler has added or changed before it has set the status. A

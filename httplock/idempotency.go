@@ -46,8 +46,8 @@ import (
 // responses with a status of 400 or more after the client has left, and refusals by another lock
 // inside. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
 // write a status, such as 204. The handler does not see the header Accept-Encoding, so that a
-// middleware inside does not compress a response that other clients get. Set-Cookie and the headers
-// of a connection are not stored. A response of more than 64 KiB is sent as it is written, and only
+// middleware inside does not compress a response that other clients get. Set-Cookie, the headers
+// of a connection and trailers are not stored. A response of more than 64 KiB is sent as it is written, and only
 // the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
@@ -188,7 +188,7 @@ func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.O
 		Failed:   !succeeded,
 	}
 	if out.Keep && !out.DoneOnly {
-		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Trailer: h.trailers(), Body: h.body.Bytes()}
+		out.Response = idempotency.Response{Status: h.Status(), Header: memorable(h.changed()), Body: h.body.Bytes()}
 	}
 	return out
 }
@@ -234,9 +234,6 @@ func (h *held) repeat(answer idempotency.Response) {
 	maps.Copy(h.header, answer.Header)
 	h.header.Set(replayed, "true")
 	h.WriteHeader(answer.Status)
-	for name, values := range answer.Trailer {
-		h.header[http.TrailerPrefix+name] = values
-	}
 	h.body.Write(answer.Body)
 }
 

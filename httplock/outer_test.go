@@ -14,39 +14,6 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Trailers come after the body, also if a response is held back or repeated.
-func TestTrailersStayTrailers(t *testing.T) {
-	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	server := httptest.NewServer(httplock.MustIdempotency(l, idempotency.NewMemory(), "c")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Trailer", "X-Sum")
-		w.Header().Set("X-Own", "1")
-		_, _ = io.WriteString(w, "body")
-		w.Header().Set("X-Sum", "42")
-		w.Header().Set(http.TrailerPrefix+"X-Late", "7")
-		w.Header().Set("X-Never", "x")
-	})))
-	defer server.Close()
-	for i := range 2 {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Idempotency-Key", "k")
-		res, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(res.Body)
-		_ = res.Body.Close()
-		if err != nil || string(body) != "body" || res.Header.Get("X-Own") != "1" || res.Header.Get("X-Sum")+res.Header.Get("X-Late")+res.Header.Get("X-Never") != "" {
-			t.Errorf("%d: %q %v %v", i, body, res.Header, err)
-		}
-		if res.Trailer.Get("X-Sum") != "42" || res.Trailer.Get("X-Late") != "7" {
-			t.Errorf("%d: trailers %v", i, res.Trailer)
-		}
-	}
-}
-
 // http.TimeoutHandler replies while its handler still works. Inside of the lock, it would end the
 // lock before the work.
 func TestATimeoutHandlerInsideOfTheLockIsRefused(t *testing.T) {

@@ -2,48 +2,21 @@ package idempotency
 
 import (
 	"bytes"
-	"compress/flate"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"io"
 	"maps"
 	"slices"
 )
 
-// The first byte of a stored Response names the format of the rest. All texts are stored as bytes,
-// since headers and metadata need not be UTF-8.
-const (
-	plain    = '1' // status, headers, trailers, body
-	deflated = '2' // the same values, compressed
-)
+// plain is the first byte of a stored Response, and names the format of the rest: status, headers,
+// body. All texts are stored as bytes, since headers need not be UTF-8.
+const plain = '1'
 
-const (
-	// minDeflate is the smallest size in bytes for which compression is tried.
-	minDeflate = 256
-	// maxInflated is the largest size of a stored Response after decompression, in bytes.
-	maxInflated = 64 << 20
-)
-
-// encode returns r in the form that Stores keep. This form is compressed if compression makes it
-// smaller.
+// encode returns r in the form that Stores keep.
 func encode(r Response) []byte {
 	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status))
-	text = appendHeader(text, r.Header)
-	text = appendHeader(text, r.Trailer)
-	text = append(text, r.Body...)
-	if len(text) < minDeflate || len(text) > maxInflated {
-		return text
-	}
-	var small bytes.Buffer
-	small.WriteByte(deflated)
-	w, _ := flate.NewWriter(&small, flate.BestSpeed) // never fails, because the level is valid
-	_, _ = w.Write(text[1:])                         // a Buffer takes everything
-	_ = w.Close()
-	if small.Len() < len(text) {
-		return small.Bytes()
-	}
-	return text
+	return append(appendHeader(text, r.Header), r.Body...)
 }
 
 // appendHeader appends the encoded header to text, and returns the result.
@@ -66,23 +39,11 @@ func appendText(buf []byte, text string) []byte {
 
 // decode reads what encode has written. The result ok is false for other bytes.
 func decode(text []byte) (r Response, ok bool) {
-	if len(text) == 0 {
+	if len(text) == 0 || text[0] != plain {
 		return r, false
 	}
-	rest := bytes.Clone(text[1:])
-	switch text[0] {
-	case plain:
-	case deflated:
-		inflated, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(rest)), maxInflated+1))
-		if err != nil || len(inflated) > maxInflated {
-			return r, false
-		}
-		rest = inflated
-	default:
-		return r, false
-	}
-	d := decoder{rest: rest}
-	r = Response{Status: int(d.number()), Header: d.header(), Trailer: d.header()}
+	d := decoder{rest: bytes.Clone(text[1:])}
+	r = Response{Status: int(d.number()), Header: d.header()}
 	if len(d.rest) > 0 {
 		r.Body = d.rest
 	}

@@ -77,8 +77,8 @@ type Record struct {
 type Response struct {
 	// Status is an HTTP status.
 	Status int
-	// Header and Trailer are HTTP headers.
-	Header, Trailer map[string][]string
+	// Header has HTTP headers.
+	Header map[string][]string
 	// Body is the body of an HTTP response.
 	Body []byte
 }
