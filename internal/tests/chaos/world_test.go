@@ -185,7 +185,7 @@ func (w *world) follow(s *redistest.Server, master string) {
 	}
 	await(w.T, "the server has "+state, func() bool {
 		return strings.Contains(w.admin(s, func(ctx context.Context, c *redis.Client) string {
-			c.SlaveOf(ctx, host, port) // does nothing if it is so already
+			c.ReplicaOf(ctx, host, port) // does nothing if it is so already
 			return c.Info(ctx, "replication").Val()
 		}), state)
 	})
