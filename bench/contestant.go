@@ -41,7 +41,6 @@ const (
 // settings are the same for all contestants of a turn.
 type settings struct {
 	Addr    string
-	Cluster bool // Addr is the address of one node of a cluster
 	TTL     time.Duration
 	Process int // the index of this process among the processes of the turn
 }
@@ -52,9 +51,6 @@ func (s settings) dial() redis.UniversalClient { return s.client(false) }
 // client makes a client with go-redis' default options. If bounded is true, each call ends with
 // its context.
 func (s settings) client(bounded bool) redis.UniversalClient {
-	if s.Cluster {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}, ContextTimeoutEnabled: bounded})
-	}
 	return redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: bounded})
 }
 
@@ -90,7 +86,7 @@ type fenced interface {
 // contestants lists all contestants of the bench. A row uses some of these contestants, and
 // selects them by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
-	bareFloor, rueidisFloor, wakeFloor, twoPings,
+	bareFloor, wakeFloor, twoPings,
 	redislock100ms, redislock1ms,
 	redsyncDefault, redsync1ms,
 	rueidislockUsual,

@@ -53,14 +53,11 @@ func (v variant) open(s settings) (locks, error) {
 	options := append([]locker.SingleOption{locker.WithTTL(s.TTL)}, v.options...)
 	l := &latchkitLocks{}
 	var err error
-	switch {
-	case v.plain:
+	if v.plain {
 		c := s.dial()
 		l.clients = []redis.UniversalClient{c}
 		l.engine, err = locker.New(c, options...)
-	case s.Cluster:
-		l.engine, err = locker.Open(&redis.ClusterOptions{Addrs: []string{s.Addr}}, options...)
-	default:
+	} else {
 		l.engine, err = locker.Open(&redis.Options{Addr: s.Addr}, options...)
 	}
 	return l, err

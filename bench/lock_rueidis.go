@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -59,44 +58,5 @@ type rueidislockHold struct {
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
 	h.cancel()
-	return err
-}
-
-// rueidisFloor does the work of bareFloor through rueidis, which pipelines commands by itself.
-var rueidisFloor = contestant{name: "floor-rueidis", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DisableCache: true})
-	if err != nil {
-		return nil, err
-	}
-	return rueidisLocks{c, s.TTL}, nil
-}}
-
-var rueidisCompareAndDelete = rueidis.NewLuaScript(compareAndDeleteText)
-
-type rueidisLocks struct {
-	client rueidis.Client
-	ttl    time.Duration
-}
-
-func (r rueidisLocks) Lock(ctx context.Context, key string) (hold, error) {
-	set := r.client.B().Arbitrary("SET").Keys(key).Args(floorToken, "NX", "PX", strconv.FormatInt(r.ttl.Milliseconds(), 10)).Build()
-	if err := r.client.Do(ctx, set).Error(); err != nil {
-		return nil, err
-	}
-	return &rueidisHold{r.client, key}, nil
-}
-
-func (r rueidisLocks) Close() { r.client.Close() }
-
-type rueidisHold struct {
-	client rueidis.Client
-	key    string
-}
-
-func (h *rueidisHold) Release(ctx context.Context) error {
-	n, err := rueidisCompareAndDelete.Exec(ctx, h.client, []string{h.key}, []string{floorToken}).AsInt64()
-	if err == nil && n != 1 {
-		return errNotDeleted
-	}
 	return err
 }

@@ -111,10 +111,8 @@ of its own. A figure is the median of the turns, with the range in brackets. Com
 which are taken within one round: a bare time depends more on the machine than on the lock. The
 floor is the least that a Redis lock must send: SET NX PX, and a script that deletes the key.
 
-Client commands are the commands that clients send for each acquisition and its release. The
-server's statistics count them together with the commands of scripts, and the bench distinguishes
-the two by name: a script cannot run a script, and the bench has a list of the other commands of
-each contestant. A test compares the result with the traffic through a proxy. Server calls are all
-commands that the server executes: scripts, and the commands of scripts. Client CPU is getrusage of
-the client processes, and server CPU is INFO cpu, both for each acquisition unless a row is in
-percent.`
+Client commands are those that clients send for each acquisition and its release. Server calls are
+all commands that the server executes, also those of scripts. The bench tells the two apart by name,
+because a script cannot run a script; a test compares the result with the traffic through a proxy.
+Client CPU is getrusage of the client processes, and server CPU is INFO cpu, both for each
+acquisition unless a row is in percent.`

@@ -35,8 +35,8 @@ type order struct {
 }
 
 var rows = []row{
-	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, contendedRow, hoardRow, quorumRow, inheritRow,
-	readWriteRow, shardsRow, transactionsRow, guardedTasksRow, updateRow,
+	uncontendedRow, manyKeysRow, farRow, handOffRow, contendedRow, hoardRow, quorumRow, inheritRow,
+	readWriteRow, transactionsRow, guardedTasksRow, updateRow,
 }
 
 func (r row) write(w io.Writer, t table) {

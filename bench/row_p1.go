@@ -10,12 +10,11 @@ var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
 	about: `Client and server share one processor. On several processors, a round trip has one of two speeds,
-depending on whether client and server share a processor: row P1u measures this effect. Turns are
-half as long as in other rows, and there are more rounds. latchkit's client has
-ContextTimeoutEnabled, as in the README. On a machine with other load, the sum of client CPU and
-server CPU is a better figure than the time. Allocations are those of the whole client process; the
-bench itself makes one in each turn of floor, floor-rueidis and rueidislock. The contestant scripts
-only sends latchkit's scripts. latchkit NewScriptless has no fence and no queue.`,
+depending on whether client and server share a processor: P2 has a lone goroutine that is not
+pinned. Turns are half as long as in other rows, and there are more rounds. On a machine with other
+load, the sum of client CPU and server CPU is a better figure than the time. Allocations are those
+of the whole client process. The contestant scripts only sends latchkit's scripts. latchkit
+NewScriptless has no fence and no queue.`,
 	run: runUncontended,
 }
 
@@ -28,7 +27,7 @@ func runUncontended(ctx context.Context, o order) (tbl table, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const floor = "floor"
-	runners := contestantsNamed(floor, latchkit, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
+	runners := contestantsNamed(floor, latchkit, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", scripts)
 	alone := shape{processes: 1, workers: 1, onOneCPU: true}
 	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
 		return alone.take(ctx, srv, c, o.turn/2)

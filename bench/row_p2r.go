@@ -28,20 +28,22 @@ func runFar(ctx context.Context, o order) (tbl table, err error) {
 		return tbl, err
 	}
 	defer func() { err = errors.Join(err, srv.close()) }()
-	const pings, rueidis = "two pings", "rueidislock"
-	runners := contestantsNamed(pings, latchkit, latchkitPlain, "redislock 100ms", rueidis)
+	const pings, redislock, rueidis = "two pings", "redislock 100ms", "rueidislock"
+	runners := contestantsNamed(pings, latchkit, latchkitPlain, redislock, rueidis)
 	tbl = newTable("contestant", "goroutines", "locks/s", "× rueidislock", "p50 µs", "× two pings", "p99 µs", "client CPU µs")
+	var pinged []turn // by one goroutine: more of them would say nothing else
 	for _, workers := range []int{1, 8, 64, 256} {
 		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
 			crowd := shape{processes: 1, workers: workers, rotate: true, roundTrip: line}
-			if c.name == pings {
-				crowd.workers = 1
-			}
 			return crowd.take(ctx, srv, c, o.turn)
 		})
 		if err != nil {
 			return tbl, err
 		}
+		if workers == 1 {
+			pinged = turns[pings]
+		}
+		turns[pings] = pinged
 		for _, c := range runners {
 			t := turns[c.name]
 			tbl.add(c.name, fmt.Sprint(workers),
@@ -49,6 +51,7 @@ func runFar(ctx context.Context, o order) (tbl table, err error) {
 				medianText("%.0f", figuresOf(t, turn.wholeP50)), medianText("%.2f", figureRatios(turns, c.name, pings, turn.wholeP50)),
 				medianText("%.0f", figuresOf(t, turn.wholeP99)), medianText("%.1f", figuresOf(t, turn.clientCPU)))
 		}
+		runners = contestantsNamed(latchkit, latchkitPlain, redislock, rueidis)
 	}
 	return tbl, nil
 }

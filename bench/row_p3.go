@@ -16,11 +16,10 @@ var handOffRow = row{
 	about: `The time from the start of Release in one process until Acquire returns in the other process, on a
 clock that both processes read (CLOCK_MONOTONIC). Two processes pass the lock back and forth, so
 every acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began
-to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. p50 and p99 are those of a turn. A turn is twice as
-long as in other rows, because pollers hand over seldom. Holds are so short that a poller with an
-interval of 100 ms waits for nearly the whole interval; after holds of random length it would wait
-for half of the interval. Client CPU includes the commands with which the bench detects a waiter;
-they are the same for all contestants.`,
+to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. A turn is
+twice as long as in other rows, because pollers hand over seldom. Holds are so short that a poller
+with an interval of 100 ms waits for nearly the whole interval; after holds of random length it
+would wait for half of the interval. Client CPU includes how the bench detects a waiter.`,
 	run: runHandOff,
 }
 
@@ -49,6 +48,8 @@ func runHandOff(ctx context.Context, o order) (tbl table, err error) {
 	tbl = handOffTable(runners, turns)
 	return tbl, none("P3 violations", slices.Concat(turns[latchkit], turns[latchkitFair]), dialogue.violations)
 }
+
+func (d dialogue) violations() float64 { return float64(d.Violations) }
 
 // handOffTable makes the table of a row about hand-offs. The first of the runners is the reference.
 func handOffTable(runners []contestant, turns map[string][]dialogue) table {

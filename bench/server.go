@@ -13,14 +13,11 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a redis-server or a cluster that only one row uses. The bench reads the server's
-// state with the clients in this struct, but not while it measures.
+// server is a redis-server that only one row uses. The bench reads the server's state with the
+// witness, but not while it measures.
 type server struct {
-	*redistest.Server // the server, or the first master of a cluster
-	witness           *redis.Client
-
-	cluster      *redistest.Cluster // nil: one server
-	otherMasters []*redis.Client    // clients of the cluster's other masters
+	*redistest.Server
+	witness *redis.Client
 }
 
 func launchServer() (server, error) {
@@ -31,86 +28,28 @@ func launchServer() (server, error) {
 	return server{Server: s, witness: redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
 }
 
-func launchCluster() (server, error) {
-	c, err := redistest.LaunchCluster()
-	if err != nil {
-		return server{}, err
-	}
-	s := server{Server: c.Masters[0], cluster: c}
-	for i, addr := range c.Addrs() {
-		witness := redis.NewClient(&redis.Options{Addr: addr})
-		if i == 0 {
-			s.witness = witness
-		} else {
-			s.otherMasters = append(s.otherMasters, witness)
-		}
-	}
-	return s, nil
-}
-
-func (s server) witnesses() []*redis.Client {
-	return append([]*redis.Client{s.witness}, s.otherMasters...)
-}
-
-func (s server) close() error {
-	var errs []error
-	for _, w := range s.witnesses() {
-		errs = append(errs, w.Close())
-	}
-	if s.cluster != nil {
-		return errors.Join(append(errs, s.cluster.Close())...)
-	}
-	return errors.Join(append(errs, s.Close())...)
-}
+func (s server) close() error { return errors.Join(s.witness.Close(), s.Server.Close()) }
 
 // settings returns the settings of the process with index n in a turn.
 func (s server) settings(ttl time.Duration, n int) settings {
-	return settings{Addr: s.Addr(), Cluster: s.cluster != nil, TTL: ttl, Process: n}
+	return settings{Addr: s.Addr(), TTL: ttl, Process: n}
 }
 
 // clear removes the keys of the previous turn. It does not remove scripts.
-func (s server) clear(ctx context.Context) error {
-	for _, w := range s.witnesses() {
-		if err := w.FlushAll(ctx).Err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (s server) clear(ctx context.Context) error { return s.witness.FlushAll(ctx).Err() }
 
 // load is what a server has executed.
 type load struct {
 	cpu   time.Duration
 	calls map[string]int // how often each command was called, by its name in INFO commandstats
-	// on a cluster: the load of each master; cpu and calls are then the sums over all masters
-	nodes []load
 }
 
 func (s server) load(ctx context.Context) (load, error) {
-	if s.cluster == nil {
-		return loadOf(ctx, s.witness)
-	}
-	sum := load{calls: map[string]int{}}
-	for _, w := range s.witnesses() {
-		l, err := loadOf(ctx, w)
-		if err != nil {
-			return load{}, err
-		}
-		sum.nodes = append(sum.nodes, l)
-		sum.cpu += l.cpu
-		for command, n := range l.calls {
-			sum.calls[command] += n
-		}
-	}
-	return sum, nil
-}
-
-func loadOf(ctx context.Context, witness *redis.Client) (load, error) {
-	text, err := witness.Info(ctx, "commandstats").Result()
+	text, err := s.witness.Info(ctx, "commandstats").Result()
 	if err != nil {
 		return load{}, err
 	}
-	used, err := witness.Info(ctx, "cpu").Result()
+	used, err := s.witness.Info(ctx, "cpu").Result()
 	if err != nil {
 		return load{}, err
 	}
@@ -145,9 +84,6 @@ func (l load) minus(earlier load) load {
 	d := load{cpu: l.cpu - earlier.cpu, calls: map[string]int{}}
 	for command, n := range l.calls {
 		d.calls[command] = n - earlier.calls[command]
-	}
-	for i, node := range l.nodes {
-		d.nodes = append(d.nodes, node.minus(earlier.nodes[i]))
 	}
 	return d
 }
