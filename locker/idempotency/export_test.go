@@ -8,8 +8,10 @@ var (
 	Decode      = decode
 )
 
-// Len returns the number of Records, including expired Records that were not deleted yet.
-func (m *Memory) Len() int {
+// Len returns the number of Records of a Store of NewMemory, including expired Records that were not
+// deleted yet.
+func Len(s Store) int {
+	m := s.(*memory)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.records)

@@ -25,7 +25,7 @@ type desk struct {
 	*testing.T
 	idempotency.Keeper
 	locks   *lockertest.Memory
-	records *idempotency.Memory
+	records idempotency.Store
 	runs    int
 }
 

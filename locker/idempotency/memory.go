@@ -7,10 +7,8 @@ import (
 	"time"
 )
 
-// Memory is a [Store] in this process, for tests and for a service that has one process. The size
-// of a Memory is not limited, but each Record is deleted after its lifetime. Make a Memory with
-// [NewMemory].
-type Memory struct {
+// memory is the Store of [NewMemory].
+type memory struct {
 	mu      sync.Mutex
 	records map[string]entry
 	sweepAt int // at this number of entries, all expired entries are deleted
@@ -21,23 +19,24 @@ type entry struct {
 	expires time.Time
 }
 
-var _ Store = (*Memory)(nil)
+var _ Store = (*memory)(nil)
 
 // minSweep is the smallest number of entries at which expired entries are deleted.
 const minSweep = 64
 
-// NewMemory returns an empty Store.
-func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: minSweep} }
+// NewMemory returns an empty Store in this process, for tests and for a service that has one process.
+// Its size is not limited, but each Record is deleted after its lifetime.
+func NewMemory() Store { return &memory{records: make(map[string]entry), sweepAt: minSweep} }
 
 // Load implements [Store]. Its error is the error of ctx.
-func (m *Memory) Load(ctx context.Context, key string) (Record, error) {
+func (m *memory) Load(ctx context.Context, key string) (Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.get(key), ctx.Err()
 }
 
 // Swap implements [Store]. Its error is the error of ctx.
-func (m *Memory) Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error) {
+func (m *memory) Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error) {
 	if err := ctx.Err(); err != nil {
 		return Record{}, err
 	}
@@ -60,7 +59,7 @@ func (m *Memory) Swap(ctx context.Context, key string, old, next Record, lifetim
 }
 
 // get returns the Record of key. The caller holds m.mu.
-func (m *Memory) get(key string) Record {
+func (m *memory) get(key string) Record {
 	if e, ok := m.records[key]; ok && time.Now().Before(e.expires) {
 		return e.rec
 	}

@@ -18,21 +18,21 @@ const recordPrefix = "response:"
 const callTimeout = 2 * time.Second
 
 // A RedisOption sets up the Store that [NewRedis] returns.
-type RedisOption func(*Redis)
+type RedisOption func(*redisStore)
 
 // WithPrefix puts prefix before the names of Records. Services that share a Redis server need
 // different prefixes, as with locker.WithPrefix. Default: none.
 func WithPrefix(prefix string) RedisOption {
-	return func(s *Redis) { s.prefix = prefix + recordPrefix }
+	return func(s *redisStore) { s.prefix = prefix + recordPrefix }
 }
 
-// Redis is a [Store] on a Redis server. Make a Redis with [NewRedis].
-type Redis struct {
+// redisStore is the Store of [NewRedis].
+type redisStore struct {
 	client redis.Cmdable
 	prefix string
 }
 
-var _ Store = (*Redis)(nil)
+var _ Store = (*redisStore)(nil)
 
 // NewRedis returns a Store that keeps each Record as a hash, prefix + "response:" + key, until its
 // lifetime is over.
@@ -41,11 +41,11 @@ var _ Store = (*Redis)(nil)
 // whose memory is full refuses a new Record, so no work begins whose answer could not be stored.
 // The maxmemory-policy of the server should be noeviction or volatile-ttl, because after an early
 // eviction of a Record, its request can run again. A call takes at most 2 s.
-func NewRedis(c redis.Cmdable, opts ...RedisOption) *Redis {
+func NewRedis(c redis.Cmdable, opts ...RedisOption) Store {
 	if c == nil {
 		panic("idempotency: NewRedis: the client is nil; give a client of the service's Redis")
 	}
-	s := Redis{c, recordPrefix}
+	s := redisStore{c, recordPrefix}
 	for _, o := range opts {
 		o(&s)
 	}
@@ -62,7 +62,7 @@ var (
 )
 
 // Load implements [Store].
-func (s *Redis) Load(ctx context.Context, key string) (Record, error) {
+func (s *redisStore) Load(ctx context.Context, key string) (Record, error) {
 	fields, err := bounded(ctx, func(ctx context.Context) ([]any, error) {
 		return s.client.HMGet(ctx, s.prefix+key, "run", "open", "answer").Result()
 	})
@@ -73,7 +73,7 @@ func (s *Redis) Load(ctx context.Context, key string) (Record, error) {
 }
 
 // Swap implements [Store].
-func (s *Redis) Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error) {
+func (s *redisStore) Swap(ctx context.Context, key string, old, next Record, lifetime time.Duration) (Record, error) {
 	args := []any{old.Run, openMark(old), next.Run, openMark(next), lifetime.Milliseconds()}
 	if next.Answer != nil {
 		args = append(args, next.Answer)
