@@ -223,7 +223,7 @@ func (ls *Links) keepPending(c *Call) {
 	defer ls.mu.Unlock()
 	ls.pending = append(ls.pending, c)
 	if ls.overdue == nil {
-		ls.overdue = time.AfterFunc(answerFor, func() { ls.resolvePending(nil) })
+		ls.overdue = time.AfterFunc(answerFor, ls.resolvePending)
 	}
 	if !ls.loading {
 		ls.loading = true
@@ -242,14 +242,14 @@ func (ls *Links) loadState() {
 	if err == nil {
 		ls.loaded.Store(true)
 	}
-	ls.resolvePending(err)
+	ls.resolvePending()
 }
 
 // resolvePending sends the calls that have waited for the Cluster's state. If the state is still
-// unknown, it refuses them with the cause err.
-func (ls *Links) resolvePending(err error) {
+// unknown, it refuses them with the cause of the last failure.
+func (ls *Links) resolvePending() {
 	ls.mu.Lock()
-	pending := ls.pending
+	pending, err := ls.pending, ls.failure
 	ls.pending = nil
 	if ls.overdue != nil {
 		ls.overdue.Stop()
