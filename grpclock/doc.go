@@ -56,7 +56,6 @@
 //	{meta.x-tenant}     a value of the metadata; if there are several, the first
 //	{claim.sub}         a claim that authentication has found: see Rules.WithClaims
 //	{peer}              the address of the other end
-//	{region}            what a function of the program returns: see Rules.WithPart
 //	{req.order_id|int}  a part with a filter
 //
 // Text, numbers, booleans, enums (by number) and bytes can be parts of a key. An empty part, or a

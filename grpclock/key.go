@@ -54,23 +54,21 @@ func (f KeyFunc) key(req any) (string, error) {
 }
 
 type (
-	source   = template.Source[*call]
-	read     = template.Read[*call]
-	readAll  = template.ReadAll[*call]
-	partFunc = func(ctx context.Context, fullMethod string) (string, error)
+	source  = template.Source[*call]
+	read    = template.Read[*call]
+	readAll = template.ReadAll[*call]
 )
 
 // vocabulary has the parts of keys that the Rules add.
 type vocabulary struct {
 	secret []byte
 	claims func(context.Context) map[string]any
-	parts  map[string]partFunc
 }
 
 // grammar returns the parts that keys can have if a call has this request. request is nil if it is
 // unknown.
 func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) template.Grammar[*call] {
-	sources := map[string]source{
+	return template.Grammar[*call]{Secret: v.secret, Sources: map[string]source{
 		"req": {
 			Noun:    "field",
 			Bind:    func(path string) (read, error) { return bindField(request, path) },
@@ -79,11 +77,7 @@ func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) template.Gr
 		"meta":  {Noun: "metadata", Bind: bindMeta},
 		"claim": {Noun: "claim", Bind: v.bindClaim},
 		"peer":  {Noun: "address of the peer", Alone: true, Bind: bindPeer},
-	}
-	for name, value := range v.parts {
-		sources[name] = source{Noun: name, Alone: true, Bind: func(string) (read, error) { return bindPart(name, value) }}
-	}
-	return template.Grammar[*call]{Secret: v.secret, Sources: sources}
+	}}
 }
 
 // bindMeta reads metadata. If there are several values, the first value counts.
@@ -115,18 +109,5 @@ func bindPeer(string) (read, error) {
 			return host, nil
 		}
 		return p.Addr.String(), nil // an address that has no port, such as the path of a Unix socket
-	}, nil
-}
-
-func bindPart(name string, value partFunc) (read, error) {
-	if value == nil {
-		return nil, fmt.Errorf("WithPart(%q, nil): give a function that reads the part", name)
-	}
-	return func(ctx context.Context, c *call) (string, error) {
-		text, err := value(ctx, c.name)
-		if err != nil {
-			return "", fmt.Errorf("%w: the part {%s}: %w", locker.ErrInvalidRule, name, err)
-		}
-		return text, nil
 	}, nil
 }

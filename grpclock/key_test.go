@@ -2,10 +2,8 @@ package grpclock_test
 
 import (
 	"context"
-	"errors"
 	"net"
 	"slices"
-	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -30,35 +28,28 @@ func claimsIn(ctx context.Context) map[string]any {
 	return claims
 }
 
-func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
+func TestAKeyHasClaimsAndThePeer(t *testing.T) {
 	base := authenticated(t.Context(), map[string]any{"sub": "ann:1", "level": 7.0, "roles": []string{"a"}})
 	tcp := peer.NewContext(base, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 40000}})
 	socket := peer.NewContext(base, &peer.Peer{Addr: &net.UnixAddr{Name: "/run/x.sock", Net: "unix"}})
-	own := func(_ context.Context, method string) (string, error) {
-		if strings.HasSuffix(method, "/Move") {
-			return "", errors.New("the shard map is gone")
-		}
-		return "eu", nil
-	}
 	for template, tc := range map[key.Key]struct {
 		ctx  context.Context
 		want string
 		code codes.Code
 	}{
-		"k:{claim.sub}":                 {ctx: base, want: "k:ann%3A1"},
-		"k:{claim.level}":               {ctx: base, want: "k:7"},
-		"k:{claim.none}":                {ctx: base, code: codes.InvalidArgument},
-		"k:{claim.roles}":               {ctx: base, code: codes.InvalidArgument},
-		"k:{claim.sub} ":                {ctx: t.Context(), code: codes.InvalidArgument}, // without claims, because the call is not authenticated
-		"k:{peer}":                      {ctx: tcp, want: "k:192.0.2.7"},
-		"k:{peer} ":                     {ctx: socket, want: "k:/run/x.sock "},
-		"k:{peer}  ":                    {ctx: base, code: codes.InvalidArgument},
-		"k:{region}":                    {ctx: base, want: "k:eu"},
-		"k:{claim.sub}:{peer}:{region}": {ctx: tcp, want: "k:ann%3A1:192.0.2.7:eu"},
+		"k:{claim.sub}":        {ctx: base, want: "k:ann%3A1"},
+		"k:{claim.level}":      {ctx: base, want: "k:7"},
+		"k:{claim.none}":       {ctx: base, code: codes.InvalidArgument},
+		"k:{claim.roles}":      {ctx: base, code: codes.InvalidArgument},
+		"k:{claim.sub} ":       {ctx: t.Context(), code: codes.InvalidArgument}, // without claims, because the call is not authenticated
+		"k:{peer}":             {ctx: tcp, want: "k:192.0.2.7"},
+		"k:{peer} ":            {ctx: socket, want: "k:/run/x.sock "},
+		"k:{peer}  ":           {ctx: base, code: codes.InvalidArgument},
+		"k:{claim.sub}:{peer}": {ctx: tcp, want: "k:ann%3A1:192.0.2.7"},
 	} {
 		var got string
 		rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: template}}).
-			WithClaims(claimsIn).WithPart("region", own)
+			WithClaims(claimsIn)
 		call := interceptor(t, lockerFunc(func(r locker.Rule) error { got = r.Key; return locker.ErrBusy }), rules)
 		_, err := call(tc.ctx, shop.Shop_Place_FullMethodName, &shop.Order{})
 		if tc.want != "" && got != tc.want {
@@ -68,10 +59,6 @@ func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
 			want(t, err, tc.code, grpclock.ReasonInvalidKey)
 		}
 	}
-	rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Move_FullMethodName: {Key: "k:{region}"}}).WithPart("region", own)
-	_, err := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)(base, shop.Shop_Move_FullMethodName, &shop.Order{})
-	// The code is Internal, because this is a mistake of the program and not of the client.
-	want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
 }
 
 func TestACallTakesTheLocksOfAllItsKeys(t *testing.T) {

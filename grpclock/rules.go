@@ -51,21 +51,12 @@ func (r *Rules) WithSecret(secret []byte) *Rules {
 }
 
 // WithClaims returns these rules with {claim.NAME} as a part of keys. The part is the value of NAME
-// in the map that the function claims returns. Authentication must have put the claims into the
-// call's context, so its interceptor must run before grpclock's.
+// in the map that the function claims returns: the claims of the caller, or anything else that
+// belongs to the call, such as its region. Authentication must have put the claims into the call's
+// context, so its interceptor must run before grpclock's.
 func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rules {
 	more := r.clone()
 	more.claims = claims
-	return more
-}
-
-// WithPart returns these rules with {name} as a part of keys. The function value reads the part
-// from the call's context. If value returns "", the part is missing, and the call is refused with
-// INVALID_ARGUMENT. If value returns an error, the call is refused with INTERNAL, and the text of
-// the error stays in the process.
-func (r *Rules) WithPart(name string, value func(ctx context.Context, fullMethod string) (string, error)) *Rules {
-	more := r.clone()
-	more.parts[name] = value
 	return more
 }
 
@@ -73,9 +64,6 @@ func (r *Rules) clone() *Rules {
 	c := &Rules{annotated: r.annotated, explicit: maps.Clone(r.explicit), vocabulary: r.vocabulary}
 	if c.explicit == nil {
 		c.explicit = make(RuleMap)
-	}
-	if c.parts = maps.Clone(r.parts); c.parts == nil {
-		c.parts = make(map[string]partFunc)
 	}
 	return c
 }
