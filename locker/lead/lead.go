@@ -114,8 +114,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //
 // When a lease is lost, fn's context ends before the server gives the key away. But fn may not
 // return at once, and then it runs at the same time as the next leader. In that time, only the
-// fence protects the data. When fn has not returned in time, the function of [WithOnOverrun] is
-// called.
+// fence protects the data. When fn has not returned in time, the log says so: see [WithGrace].
 //
 // While the lock server is unavailable, Run tries again. The pause is 500 ms at first, and
 // later a TTL, but never more than 30 s. Run also pauses, for 500 ms to 30 s, after a term that
