@@ -12,11 +12,10 @@ import (
 
 // Release gives up the lock. The lock goes to the next caller of this process, or to the server,
 // which grants the lock to the next waiter in its queue. Call Release when the work is done, even
-// after ctx has ended. Release uses only the values of ctx, not its cancellation. If ctx panics, the
-// lock is released all the same. A second call returns the result of the first call. Release takes
-// at most 2 s. When the server has not answered by then, the release is repeated in the background
-// until it is confirmed or the lease has run out. [New] says for which clients Release may take
-// longer.
+// after ctx has ended. Release uses only the values of ctx, not its cancellation. A second call
+// returns the result of the first call. Release takes at most 2 s. When the server has not answered by
+// then, the release is repeated in the background until it is confirmed or the lease has run out.
+// [New] says for which clients Release may take longer.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
@@ -32,27 +31,13 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 	if !l.state.beginRelease() {
 		return l.state.released
 	}
-	var end func(Outcome)
-	begun := false
-	defer func() {
-		if !begun { // ctx has panicked; the panic continues, but nobody could release the lock later
-			l.finishRelease(context.Background(), false, end)
-		}
-		l.state.ending.Done()
-	}()
+	defer l.state.ending.Done()
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.
-	ctx, end = l.engine.cfg.observe(ctx, OpRelease, l.rule)
+	ctx, end := l.engine.cfg.observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	begun = true
-	l.finishRelease(ctx, complete, end)
-	return l.state.released
-}
-
-// finishRelease gives up the lock, records the result of the release, and tells it to the Observer.
-func (l *Lease) finishRelease(ctx context.Context, complete bool, end func(Outcome)) {
 	calls := 0
 	if err := l.giveUp(ctx, complete, &calls); err != nil {
 		l.state.released = l.wrap(OpRelease, err)
@@ -62,6 +47,7 @@ func (l *Lease) finishRelease(ctx context.Context, complete bool, end func(Outco
 		o.Calls = calls
 		finish(end, o)
 	}
+	return l.state.released
 }
 
 // giveUp ends the Lease by a release, and stores the number of calls in calls. If the Lease had

@@ -134,31 +134,3 @@ func must(l locker.Locker, err error) locker.Locker {
 	}
 	return l
 }
-
-// broken is a context whose methods panic.
-type broken struct{ context.Context }
-
-func (broken) Value(any) any         { panic("a method of the context") }
-func (broken) Done() <-chan struct{} { panic("a method of the context") }
-
-// A context that panics takes no lock, and a lock is released with it all the same.
-func TestAContextThatPanicsLeavesNothing(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store)
-		for name, step := range map[string]func(){
-			"acquire": func() { _, _ = l.Acquire(broken{t.Context()}, locker.Rule{Key: "a"}) },
-			"release": func() { _ = acquire(t, l, locker.Rule{Key: "a"}).Release(broken{t.Context()}) },
-		} {
-			func() {
-				defer func() {
-					if recover() == nil {
-						t.Errorf("%s: positive control: nothing panicked", name)
-					}
-				}()
-				step()
-			}()
-			<-time.After(time.Minute)
-			nothingLeft(t, store)
-		}
-	})
-}
