@@ -32,9 +32,8 @@ func (b *batch) Run() {
 	}
 }
 
-// fill takes the calls of the next batch from the queue, and starts it. First it lets the goroutines
-// run that can run, because callers that have just got their answers send their next calls soon. The
-// result is false when the queue is empty; then the batch is not active any more.
+// fill takes the calls of the next batch from the queue, and starts it. First it lets the callers run
+// that have just got their answers. The result is false when no call waits; then the batch has ended.
 func (b *batch) fill() bool {
 	runtime.Gosched()
 	q := b.queue

@@ -41,8 +41,8 @@ const (
 	connectFor   = 2 * time.Second
 	mostPatience = 5 * time.Second // the longest Patience that has an effect
 	// mostAlone is how many calls may be on their callers' goroutines at the same time. When more
-	// callers meet, their calls share batches, until two batches in a row have together at most half as
-	// many calls. Four callers are a fifth faster alone, and eight with one script for several calls.
+	// callers meet, their calls share batches, until two batches in a row have at most half as many.
+	// Four callers are a fifth faster alone, and eight with one script for several calls.
 	mostAlone = 4
 	// With a client that does not end a call with its context, no call is made on its caller's
 	// goroutine if the last answer is older than staleAfter, because idle connections may be dead,
@@ -272,11 +272,11 @@ func (l *link) unanswered(err error) error {
 	return fmt.Errorf("%w; the last error was: %v", err, l.failure) //nolint:errorlint // see above
 }
 
-// isIdle reports whether the link has nothing to do.
+// isIdle reports whether the link has nothing to do. While calls wait, a batch is active.
 func (l *link) isIdle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.alone == [mostAlone]time.Time{} && l.hung == 0 && l.plain.idle() && l.acked.idle() && l.chores.Idle()
+	return l.alone == [mostAlone]time.Time{} && l.hung+l.plain.active+l.acked.active == 0 && l.chores.Idle()
 }
 
 // stop stops the timers of the link.

@@ -167,7 +167,7 @@ const (
 	// mostHops is the largest number of times that a call is sent on to another node because its
 	// slot has moved. After that, the caller repeats the call after a pause.
 	mostHops = 3
-	// mostHelpers is the largest number of goroutines that look for nodes.
+	// No call is sent on while about so many goroutines look for nodes.
 	mostHelpers = 8
 )
 
@@ -312,14 +312,13 @@ func (ls *Links) redirect(c *Call, err error) bool {
 		}
 		ls.reloadState()
 	}
-	if ls.helpers.Add(1) > mostHelpers {
-		ls.helpers.Add(-1)
+	if ls.helpers.Load() >= mostHelpers {
 		return false
 	}
 	if !c.markRelisted() { // false: the caller has left
-		ls.helpers.Add(-1)
 		return true
 	}
+	ls.helpers.Add(1)
 	c.hops++
 	ls.Pool.Do(func() {
 		defer ls.helpers.Add(-1)

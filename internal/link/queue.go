@@ -16,7 +16,7 @@ type queue struct {
 	waiting [classes][]*Call
 	n       int      // number of calls in waiting
 	running []*batch // the batches under way, also those that were given up
-	active  int      // the number of batches that are under way or about to take calls, without those that were given up
+	active  int      // the number of batches under way, or about to take calls, that were not given up
 	usual   int      // a new batch begins at once while fewer batches than this are active
 
 	short, long contexts // of batches without and with a patient call
@@ -101,16 +101,6 @@ func (q *queue) drop(class, n int) {
 	q.n -= n
 }
 
-// oldest returns how long the oldest call of the queue has waited, or 0 if no call waits.
-func (q *queue) oldest(now time.Time) (age time.Duration) {
-	for _, calls := range q.waiting {
-		if len(calls) > 0 {
-			age = max(age, now.Sub(calls[0].sent))
-		}
-	}
-	return age
-}
-
 // watch calls look soon. It is called when a batch begins.
 func (q *queue) watch() {
 	if q.armed {
@@ -125,20 +115,22 @@ func (q *queue) watch() {
 }
 
 // look is called again and again while batches are under way. It gives up batches that take too
-// long, and while batches are slow, it begins one more for the calls that wait.
+// long, and while all batches are slow, it begins one more for the calls that wait.
 func (q *queue) look() {
 	l, now := q.link, time.Now()
 	var ended, refused []*Call
 	l.mu.Lock()
-	before := l.hung
+	before, youngest := l.hung, mostPatience
 	for _, b := range q.running {
-		ended = append(ended, q.lookAt(b, now.Sub(b.began))...)
+		age := now.Sub(b.began)
+		youngest = min(youngest, age)
+		ended = append(ended, q.lookAt(b, age)...)
 	}
 	if l.hung > before {
 		l.prompt = false
 		refused = l.makeRoom()
 	}
-	if q.pipe != nil && q.active < mostActive && q.oldest(now) >= promptWithin {
+	if q.pipe != nil && q.active < mostActive && q.n > 0 && youngest >= promptWithin {
 		q.begin()
 	}
 	noAnswer, hangs := l.unanswered(ErrNoAnswer), l.unanswered(ErrHangs)
@@ -208,8 +200,6 @@ func (q *queue) askAgain(b *batch) {
 		q.begin(twin)
 	}
 }
-
-func (q *queue) idle() bool { return q.n == 0 && q.active == 0 }
 
 // stop stops the timer, and ends the contexts that no batch uses.
 func (q *queue) stop() {

@@ -38,7 +38,7 @@ type node struct {
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q}
 	n.Store = redisstore.Attach(c, n.links)
-	_, n.cluster = c.(redisstore.ClusterClient)
+	_, n.cluster = c.(link.Cluster)
 	return n
 }
 

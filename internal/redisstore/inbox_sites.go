@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/link"
 )
 
 // sites finds the nodes on which channels are subscribed.
@@ -38,7 +40,7 @@ func (o oneServer) node(context.Context, string) (Subscriber, string, error) {
 
 // clusterSites has the sites of a cluster.
 type clusterSites struct {
-	cluster ClusterClient
+	cluster link.Cluster
 	random  string // makes the channels of this Engine unique
 }
 

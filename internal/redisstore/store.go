@@ -41,14 +41,6 @@ func FailsOver(c Client) bool {
 	return false
 }
 
-// ClusterClient is a client of a Redis Cluster. A *redis.ClusterClient is a ClusterClient.
-type ClusterClient interface {
-	link.Cluster
-	pipeliner
-}
-
-var _ ClusterClient = (*redis.ClusterClient)(nil)
-
 // slotMoves reports whether err shows that a script was refused because its slot is moving. While a
 // slot moves, some of the script's keys may be on the old node and some on the new node.
 func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err) }
@@ -75,7 +67,7 @@ const (
 
 // Store has the steps of the Stores on one server and on a Redis Cluster. Each slot of a cluster is
 // served as one server would serve the slot. All keys of a lock are in one slot, so the lock's
-// scripts run on the node that serves the slot. A ClusterClient finds the node by the first key,
+// scripts run on the node that serves the slot. A Cluster's client finds the node by the first key,
 // and follows the slot when it moves.
 //
 // While a slot moves, its keys are on the old node or on the new one. A node refuses a script that
@@ -86,7 +78,7 @@ type Store struct {
 	kind    kind
 	links   *link.Links
 	server  Client
-	cluster ClusterClient  // nil: one server
+	cluster link.Cluster   // nil: one server
 	acks    Acks           // the acknowledgements that leases need
 	inbox   *Subscriptions // nil: the client cannot subscribe
 	silent  atomic.Bool    // the server refuses scripts that send messages
@@ -97,7 +89,7 @@ type Store struct {
 // its calls over the given links, which lead to the server of c.
 func Attach(c Client, links *link.Links) *Store {
 	s := &Store{server: c, links: links}
-	s.cluster, _ = c.(ClusterClient)
+	s.cluster, _ = c.(link.Cluster)
 	return s
 }
 
