@@ -326,18 +326,11 @@ func (s *leaseState) cancel(cause error) {
 		return
 	}
 	for _, cancel := range cancels {
-		cancelOne(cancel, cause)
+		cancel(cause)
 	}
 	s.mu.Lock()
 	s.cancels = nil
 	s.mu.Unlock()
-}
-
-// cancelOne calls cancel, which also leaves the parent of its context. If the parent panics, the
-// context has ended already.
-func cancelOne(cancel context.CancelCauseFunc, cause error) {
-	defer absorb("a context of the caller")
-	cancel(cause)
 }
 
 // contextCause returns why the contexts have ended: how the hold ended, or ErrClosed. It returns

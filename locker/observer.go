@@ -188,12 +188,12 @@ func finish(end func(Outcome), o Outcome) {
 	}
 }
 
-// absorb is deferred around each call of an Observer, and around the end of a context. A panic is
-// logged, and the operation continues. Otherwise the panic could end an Acquire that has just got a
-// lease, or a goroutine of the Engine, and with it the process.
+// absorb is deferred around each call of an Observer. A panic is logged, and the operation continues.
+// Otherwise the panic could end an Acquire that has just got a lease, or a goroutine of the Engine, and
+// with it the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
-		slog.Error("latchkit: the Observer or a context panicked; the operation continues",
+		slog.Error("latchkit: the Observer panicked; the operation continues",
 			"method", method, "panic", p, "stack", string(debug.Stack()))
 	}
 }
