@@ -28,7 +28,7 @@ func launchServer() (server, error) {
 	return server{Server: s, witness: redis.NewClient(&redis.Options{Addr: s.Addr()})}, nil
 }
 
-func (s server) close() error { return errors.Join(s.witness.Close(), s.Server.Close()) }
+func (s server) close() error { return errors.Join(s.witness.Close(), s.Close()) }
 
 // settings returns the settings of the process with index n in a turn.
 func (s server) settings(ttl time.Duration, n int) settings {
