@@ -39,7 +39,8 @@ func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), self, args...)
-	cmd.Env = append(os.Environ(), asLatchctl+"=1", variable+"="+strings.Join(nodes, " "))
+	// At its end, a program with the race detector sleeps for a second by default.
+	cmd.Env = append(os.Environ(), asLatchctl+"=1", variable+"="+strings.Join(nodes, " "), "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
@@ -177,31 +178,45 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 	return all
 }
 
-// lockedAndWaitedFor acquires key, and makes another process wait for this key. It returns the
-// lease.
-func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
+// wait makes l wait for key until leave is called.
+func (s site) wait(t *testing.T, l *locker.Engine, key string) (leave func()) {
 	t.Helper()
-	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7\u009b"})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	l := s.locker(t)
 	go func() {
 		defer close(ended)
 		if waiter, err := l.Acquire(ctx, locker.Rule{Key: key, Metadata: "waiter 8"}); err == nil {
 			_ = waiter.Release(context.Background())
 		}
 	}()
-	t.Cleanup(func() {
+	locktest.Eventually(t, "the waiter is in the queue", func() bool { return len(s.queue(t, key)) == s.waiters() })
+	return func() {
 		cancel()
 		<-ended
+	}
+}
+
+// lockedAndWaitedFor acquires key, and makes another process wait for this key. It returns the
+// lease.
+func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
+	t.Helper()
+	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7\u009b"})
+	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = lease.Release(ctx) // a test may have broken the lease
 	})
-	// A waiter polls, without an inbox, until the subscription of its process is there.
-	locktest.Eventually(t, "the waiter is in the queue, with an inbox", func() bool {
-		waiters := s.queue(t, key)
-		return len(waiters) == s.waiters() && !slices.ContainsFunc(waiters, func(w [2]string) bool { return w[1] == "-" })
+	// A waiter that came before the subscription of its process polls, without an inbox. The next one of
+	// the process has an inbox.
+	l := s.locker(t)
+	locktest.Eventually(t, "a waiter is in the queue, with an inbox", func() bool {
+		leave := s.wait(t, l, key)
+		if slices.ContainsFunc(s.queue(t, key), func(w [2]string) bool { return w[1] == "-" }) {
+			leave()
+			return false
+		}
+		t.Cleanup(leave)
+		return true
 	})
 	return lease
 }
