@@ -11,7 +11,7 @@ import (
 // stops or dies. Relay returns when ctx ends. The function step does one piece of work, and
 // stores the fence with its data, so that the data can refuse a stale leader.
 func Relay(ctx context.Context, l locker.Locker, step func(ctx context.Context, fence uint64) error) error {
-	return lead.Run(ctx, l, locker.Rule{Key: "outbox-relay"}, func(ctx context.Context) error {
+	return lead.Run(ctx, l, locker.Rule{Key: "leader:outbox"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		for ctx.Err() == nil { // ctx ends when this pod does not lead any more
 			if err := step(ctx, lease.Fence()); err != nil {

@@ -1,7 +1,7 @@
 // Package lead elects one of several processes, the leader, to do a job. The other processes wait.
 // When the leader stops or dies, one of the waiting processes becomes the leader.
 //
-//	err := lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error {
+//	err := lead.Run(ctx, l, locker.Rule{Key: "leader:outbox"}, func(ctx context.Context) error {
 //		lease, _ := locker.FromContext(ctx)
 //		return relay(ctx, lease.Fence()) // until ctx ends: then this process leads no longer
 //	})

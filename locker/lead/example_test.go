@@ -19,7 +19,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background()) // in a service: signal.NotifyContext
-	err = lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error {
+	err = lead.Run(ctx, l, locker.Rule{Key: "leader:outbox"}, func(ctx context.Context) error {
 		fmt.Println("this process leads")
 		stop() // SIGTERM
 		<-ctx.Done()
@@ -38,7 +38,7 @@ func ExampleLeader() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	leader, err := lead.New(l, locker.Rule{Key: "outbox", TTL: 5 * time.Second, EndAfter: time.Hour})
+	leader, err := lead.New(l, locker.Rule{Key: "leader:outbox", TTL: 5 * time.Second, EndAfter: time.Hour})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func ExampleLeader() {
 	fmt.Println(<-ended)
 	// Output:
 	// leads: true over: false
-	// latchkit: lead outbox: this process has stepped down: this machine is drained
+	// latchkit: lead leader:outbox: this process has stepped down: this machine is drained
 	// <nil>
 }
 
@@ -69,7 +69,7 @@ func ExampleWatch() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for info, err := range lead.Watch(context.Background(), l, "outbox") {
+	for info, err := range lead.Watch(context.Background(), l, "leader:outbox") {
 		if err != nil {
 			log.Print(err) // it goes on
 			continue

@@ -18,7 +18,7 @@ const DefaultTTL = 10 * time.Second
 
 // Run runs fn while this process leads, with a new [Leader]. See [Leader.Run].
 //
-//	err := lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error { … })
+//	err := lead.Run(ctx, l, locker.Rule{Key: "leader:outbox"}, func(ctx context.Context) error { … })
 //
 // A candidate waits until ctx ends. Nobody is refused: while Redis does not answer, Run tries
 // again.

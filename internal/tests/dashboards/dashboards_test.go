@@ -112,7 +112,7 @@ func expressions(t *testing.T) (all map[string]string) {
 // soon turns the released alert rules into rules that fire within seconds. Only times and
 // limits differ.
 var soon = strings.NewReplacer("[2m]", "[20s]", "[5m]", "[20s]", "[15m]", "[20s]", "offset 2m", "offset 20s", "offset 5m", "offset 20s",
-	"offset 15m", "offset 20s", "for: 1m", "for: 0s", "for: 2m", "for: 0s", "for: 3m", "for: 0s", "for: 5m", "for: 0s", "> 10\n", "> 0.2\n")
+	"offset 15m", "offset 20s", "for: 1m", "for: 0s", "for: 2m", "for: 0s", "for: 3m", "for: 0s", "for: 5m", "for: 0s", "> 4\n", "> 0.2\n")
 
 // The test acquires locks, waits for locks, loses locks and is refused locks. Then every panel
 // shows data. Every alert fires when the test provokes its cause.
@@ -136,6 +136,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	p.awaitAlert("LatchkitLockLost")
 	w.holderDies(func() { p.awaitAlert("LatchkitNobodyLeads") })
 	p.awaitAlert("LatchkitWaitTooLong")
+	w.foreignKeyStays(func() { p.awaitAlert("LatchkitNobodyGetsIn") })
 	w.nodeStops(func() { p.awaitAlert("LatchkitNodeOut") })
 
 	for panel, expression := range expressions(t) {
@@ -267,6 +268,21 @@ func (w *world) holderDies(meanwhile func()) {
 		w.t.Fatal(err)
 	}
 	if err := w.l.Revoke(w.t.Context(), "leader:1", info.Fence, "its process was killed"); err != nil {
+		w.t.Fatal(err)
+	}
+	locktest.Release(w.t, waiter.Granted(20*time.Second))
+}
+
+// foreignKeyStays lets a caller wait for a key of another program, which never expires.
+func (w *world) foreignKeyStays(meanwhile func()) {
+	w.t.Helper()
+	c := w.redis.Client(w.t)
+	if err := c.Set(w.t.Context(), "file:1", "theirs", 0).Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	waiter := locktest.Queues(w.t, w.l, locker.Rule{Key: "file:1"}, c)
+	meanwhile()
+	if err := c.Del(w.t.Context(), "file:1").Err(); err != nil {
 		w.t.Fatal(err)
 	}
 	locktest.Release(w.t, waiter.Granted(20*time.Second))
