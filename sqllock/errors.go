@@ -72,7 +72,7 @@ type Error struct {
 }
 
 // Error returns, for example, "sqllock: account:42 with fence 7: a newer holder has claimed the
-// resource, with fence 9".
+// resource; the database has fence 9".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("sqllock")
@@ -84,7 +84,7 @@ func (e *Error) Error() string {
 	}
 	fmt.Fprintf(&b, ": %v", e.Err)
 	if e.Seen != 0 {
-		fmt.Fprintf(&b, ", with fence %d", e.Seen)
+		fmt.Fprintf(&b, "; the database has fence %d", e.Seen)
 	}
 	return b.String()
 }

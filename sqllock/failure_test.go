@@ -133,7 +133,7 @@ func TestOperationsAreNamedInTheOrderOfTime(t *testing.T) {
 
 func TestAnErrorSaysWhatHappenedToWhat(t *testing.T) {
 	for want, e := range map[string]*Error{
-		"sqllock: account:42 with fence 7: a newer holder has claimed the resource, with fence 9":                                     {Resource: "account:42", Fence: 7, Seen: 9, Err: ErrStaleFence},
+		"sqllock: account:42 with fence 7: a newer holder has claimed the resource; the database has fence 9":                         {Resource: "account:42", Fence: 7, Seen: 9, Err: ErrStaleFence},
 		"sqllock: account:42 with fence 7, operation X: it is unknown whether the transaction was committed; call sqllock.DB.Resolve": {Resource: "account:42", Fence: 7, Op: "X", Err: ErrCommitUnknown},
 	} {
 		if e.Error() != want {

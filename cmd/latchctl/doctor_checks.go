@@ -45,10 +45,10 @@ func (d *doctor) settings(ctx context.Context, c *redis.Client, ahead time.Durat
 		report(bad, "role", "it is a replica of "+info["master_host"], "give the master; or the Sentinels, with master_name in the URL")
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
-		report(bad, "eviction", "the server may drop leases when its memory is full (maxmemory-policy "+policy+")", "CONFIG SET maxmemory-policy noeviction, and give caches a server of their own")
+		report(bad, "eviction", "the server may drop leases when its memory is full (maxmemory-policy "+policy+")", "give caches a server of their own, then CONFIG SET maxmemory-policy noeviction; on a full server raise maxmemory first, or no lock can be taken")
 	}
 	if info["aof_enabled"] == "0" {
-		report(hint, "persistence", "without an append-only file, a restart loses the newest leases, or all; each such holder gets ErrLost", "appendonly yes loses at most a second; data that checks the fence is safe in any case")
+		report(hint, "persistence", "without an append-only file, a restart loses the newest leases, or all; each such holder gets ErrLost", "appendonly yes loses at most a second, and a quorum does not need it; data that checks the fence is safe in any case")
 	}
 	if n := info["connected_slaves"]; n != "" && n != "0" {
 		report(hint, "replicas", n+"; a failover can lose the newest leases", "WithReplicaAck makes that rare; data that checks the fence is safe in any case")
@@ -69,11 +69,13 @@ func (d *doctor) probe(ctx context.Context, c redis.UniversalClient) {
 	for tries := 1; tries < 3 && errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil; tries++ {
 		took, polls, err = handOff(ctx, c, d.key+":"+rand.Text()) // a slow moment says nothing about the server
 	}
-	switch {
-	case err != nil && strings.Contains(err.Error(), "ACL") && d.key == doctorKey:
-		d.report("all", hint, "probe", "this user may not lock a key that begins with "+d.key+": "+err.Error(), "try a key of the service: --key")
+	switch text := fmt.Sprint(err); {
+	case d.key == doctorKey && (strings.Contains(text, "access a key") || strings.Contains(text, "access one of the keys")):
+		d.report("all", hint, "probe", "this user may not lock a key that begins with "+d.key+": "+text, "try a key of the service: --key")
+	case strings.Contains(text, "OOM"):
+		d.report("all", bad, "probe", "the server is full, and no key can be locked: "+text, "raise maxmemory, or remove data that is not of locks (INFO memory); no FLUSHALL, and no eviction policy: they drop leases")
 	case err != nil:
-		d.report("all", bad, "probe", "a key that begins with "+d.key+" cannot be locked: "+err.Error(), "docs/operations.md has the ACL for a user of locks; docs/hosted.md says which kind of Locker fits which service")
+		d.report("all", bad, "probe", "a key that begins with "+d.key+" cannot be locked: "+text, "docs/operations.md, What Redis must allow, has the ACL for a user of locks; docs/hosted.md says which kind of Locker fits which service")
 	case polls != "":
 		d.report("all", hint, "probe", fmt.Sprintf("a key was locked, but its waiter polled for %v: %s", took, polls), "allow SUBSCRIBE, PUBLISH, PUBSUB and the channels of docs/operations.md; docs/hosted.md has more")
 	case took > time.Second/2:
@@ -148,7 +150,11 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	for _, n := range nodes {
 		if n.State != store.NodeVotes {
 			out++
-			d.report("all", bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), "bring it back before another node fails; docs/runbook.md, node out")
+			advice := "bring it back before another node fails; docs/runbook.md, node out"
+			if n.State == store.NodeJoins {
+				advice = "wait, and restart no other node; run enroll only for servers that were never used; docs/runbook.md, node out"
+			}
+			d.report("all", bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), advice)
 		}
 	}
 	if out == 0 {

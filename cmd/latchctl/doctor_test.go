@@ -79,6 +79,10 @@ func TestDoctorFinds(t *testing.T) {
 	}
 	do("config", "set", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
 	finds(t, diagnosis(t, 1, nodes), "eviction", bad, "allkeys-lru")
+	do("config", "set", "maxmemory", "1", "maxmemory-policy", "noeviction")
+	full := diagnosis(t, 1, nodes)
+	finds(t, full, "probe", bad, "full")
+	checkContains(t, full["probe"].Advice, "raise maxmemory")
 	do("config", "set", "maxmemory", "0", "appendonly", "yes")
 	finds(t, diagnosis(t, 0, nodes), "settings", okay, "fit")
 
@@ -119,6 +123,10 @@ func TestDoctorTriesTheRightsOfItsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	finds(t, diagnosis(t, 1, as, "--key", "order:1"), "probe", bad, "cannot be locked")
+	if err := c.Do(t.Context(), "acl", "setuser", "locks", "-eval", "-evalsha").Err(); err != nil {
+		t.Fatal(err)
+	}
+	finds(t, diagnosis(t, 1, as), "probe", bad, "forbids the scripts")
 }
 
 // documented returns the part of docs/operations.md between the texts from and to.
@@ -163,7 +171,9 @@ func TestDoctorOfAQuorum(t *testing.T) {
 	if err := servers[0].Client(t).FlushAll(context.Background()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	finds(t, diagnosis(t, 1, nodes), "quorum", bad, "does not vote")
+	all = diagnosis(t, 1, nodes)
+	finds(t, all, "quorum", bad, "does not vote")
+	checkContains(t, exits(t, 1, nodes, "doctor").out, "(joins)", "wait, and restart no other node")
 }
 
 // A node of a quorum that hangs takes no time from the checks of the others. doctor says that this

@@ -34,8 +34,9 @@ func newLs(to *servers) *cobra.Command {
   SINCE    how long ago the key was granted
   LEFT     until the lease ends, unless its holder renews it; about 2 s for a moment after a
            hand-off; ∞ for a key without a TTL
-  WAITERS  how many processes wait in the queue on the server, each with one request or
-           with many; callers who wait on unequal terms count once for each kind
+  WAITERS  places in the queue on the server: a process has one, however many of its callers
+           wait, or one for each kind of callers who wait on unequal terms; on a quorum,
+           which has no queue, always 0
   FENCE    the number that show, break and the databases know the holder by
   HOLDER   what the holder says about itself: PROGRAM@HOST:PID, or what locker.WithMetadata says
 

@@ -139,7 +139,7 @@ func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	if err != nil {
 		return nil, wrong(err)
 	}
-	o.ContextTimeoutEnabled = true
+	o.ContextTimeoutEnabled, o.DialerRetries = true, 1 // more would hide the error behind a time-out
 	c := redis.NewClient(o)
 	// If the server does not answer, or refuses INFO, dial treats it as a single server. The next
 	// command then reports the error.

@@ -37,7 +37,7 @@ Readers are listed with what is left of their leases. They leave no metadata of 
 own on the server: holder and since are those of the first reader.
 
 Callers of one process that wait for a key on equal terms mostly share one entry.
-On a quorum no order is promised, and waiters say nothing about themselves.`,
+On a quorum there is no queue: nobody who waits is shown.`,
 		Example: `  latchctl show order:42
   latchctl show order:42 --json | jq .queue`,
 		Args: exactly(1, "one key"),
@@ -188,7 +188,7 @@ func (l lock) nextStep() string {
 	if l.state() != "foreign" {
 		return ""
 	}
-	return "GET " + quoted(l.key) + " mostly names the holder; if it is gone, see \"A foreign key without a TTL\" in docs/operations.md"
+	return "GET " + quoted(l.key) + " on the same server and database mostly names the holder; if it is gone, see \"A foreign key without a TTL\" in docs/operations.md"
 }
 
 // traceOf returns the trace id of a traceparent, or "" if it has none. Other programs can write to

@@ -106,7 +106,7 @@ func (q *quorum) waiting(state store.NodeState, text string, left time.Duration)
 		left = q.quarantine()
 		text += "; its wait begins when a process asks for a lock and the node's clock agrees with the others"
 	}
-	text = fmt.Sprintf("%s; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", text, left.Round(time.Second/10))
+	text = fmt.Sprintf("%s; it does not vote for another %v (EnrollRedlock is for servers of which none was ever used)", text, left.Round(time.Second/10))
 	return &store.Refusal{Temporary: true, Err: &notVoting{state, text, left}}
 }
 
