@@ -49,7 +49,7 @@ func refusedBy(code string, err error) error {
 	case "LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "ASK":
 		return &store.Refusal{Temporary: true, Err: err}
 	case "WRONGTYPE":
-		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; the data was not changed; choose another key (%w)", store.ErrInvalidKey, err)}
+		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no plain lock (a hash may be a lock of Redisson); the data was not changed; choose another key (%w)", store.ErrInvalidKey, err)}
 	case "OOM":
 		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
