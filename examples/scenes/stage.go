@@ -396,6 +396,7 @@ func (s *stage) close() error {
 		case <-c.process.Exited():
 		case <-time.After(3 * time.Second):
 			_ = c.process.Kill()
+			<-c.process.Exited()
 		}
 	}
 	s.work.Wait()
