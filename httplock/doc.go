@@ -68,7 +68,7 @@
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	answers-unavailable     503  Idempotency: the store of answers failed; Retry-After
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
-//	lock-lost               503  the lock ended before the handler did
+//	lock-lost               503  the lock ended before the handler did; Idempotency: Retry-After
 //	lock-misconfigured      500  the Locker or the route does not fit the options
 //	no-route                404  ginlock: there is no such route
 //	client-gone             499  the client left while it waited; for the access log

@@ -144,6 +144,10 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.once(out, r, next)
 		return
 	}
+	if outside, ok := r.Context().Value(insideKey{}).(*inside); ok && outside.commits {
+		m.refuse(out, r, errInsideTransaction)
+		return
+	}
 	first, more, err := m.rules(r.Context(), r)
 	if err != nil {
 		m.refuse(out, r, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"mime"
 	"net/http"
@@ -55,14 +56,15 @@ import (
 // the interrupted run.
 //
 // If a lock inside is lost, the reply is lock-lost, and the handler's response is not sent, except
-// for a response of more than 64 KiB that has begun, and for one that was not held back. If the handler has succeeded all the same, the
-// work is done, and a repeated request gets the handler's response, or 409 already-done if the
-// handler has written nothing. An idempotency.Transactor rolls the work back instead, so that the
-// request runs again. If the handler has succeeded, and its response did not reach the client, the
-// work is done, too.
+// for a response of more than 64 KiB that has begun, and for one that was not held back. If the
+// handler has succeeded all the same, the work is done, and a repeated request gets the handler's
+// response, or 409 already-done if the handler has written nothing. If the handler has succeeded,
+// and its response did not reach the client, the work is done, too.
 //
-// Put this middleware outside of other locks, so that a replay needs no other lock. With
-// [FromRules], the middleware of [Rule].Idempotency is outside of the other locks.
+// Put this middleware outside of other locks, so that a replay needs no other lock, unless its Store is
+// an idempotency.Transactor: then put it inside. A lock inside of the transaction would end before the
+// COMMIT, so its requests are refused with lock-misconfigured. [FromRules] puts the middleware of
+// [Rule].Idempotency where it belongs.
 func NewIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeIdempotency(l, store, scope, opts)
 	if err != nil {
@@ -115,7 +117,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 			waited := time.Since(began)
 			m.event(r, eventAcquired, waited)
 			showWait(waited, h.header)
-			aborted = m.call(context.WithValue(ctx, lossKey{}, &lost), h, r, next)
+			aborted = m.call(context.WithValue(ctx, insideKey{}, &inside{&lost, m.commits()}), h, r, next)
 			if replied = untouched && !h.over && begun(out); replied {
 				return m.repliedPast(out, r)
 			}
@@ -159,9 +161,16 @@ func (m *middleware) repliedPast(out response, r *http.Request) idempotency.Outc
 	return idempotency.Outcome{Keep: storable(out.Status(), out.Header()), DoneOnly: true, Failed: !succeeded}
 }
 
-// lossKey finds where a lock inside of NewIdempotency tells that it was lost. The pointer is
-// atomic, because a middleware in between may give up the handler and reply itself.
-type lossKey struct{}
+type insideKey struct{}
+
+// inside is what a lock inside of NewIdempotency finds in its context.
+type inside struct {
+	lost    *atomic.Pointer[loss] // atomic, because a middleware in between may give up the handler and reply itself
+	commits bool                  // the Store is a Transactor
+}
+
+var errInsideTransaction = fmt.Errorf("%w: a lock inside of NewIdempotency, whose Store is an idempotency.Transactor, would be "+
+	"released before the COMMIT; put the lock outside, before NewIdempotency in the line of the route", locker.ErrInvalidRule)
 
 // loss says that a lock inside of NewIdempotency was lost. The handler's response is not sent.
 type loss struct {
@@ -169,8 +178,8 @@ type loss struct {
 	succeeded bool // the handler
 }
 
-// outcome converts the handler's response in h for the Store. If a lock inside was lost, a
-// Transactor rolls the work back. Without a Transactor, work that has succeeded is done.
+// outcome converts the handler's response in h for the Store. If a lock inside was lost, work that has
+// succeeded is done all the same.
 func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
 	// Two failures are not stored. If the handler failed and has written nothing, an outer
@@ -178,8 +187,7 @@ func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.O
 	// failure.
 	answers := succeeded || h.Written() && r.Context().Err() == nil
 	if lost != nil {
-		_, undoes := m.store.(idempotency.Transactor)
-		succeeded = lost.succeeded && !undoes
+		succeeded = lost.succeeded
 		answers = succeeded
 	}
 	out := idempotency.Outcome{

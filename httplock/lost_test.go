@@ -7,8 +7,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -52,29 +54,50 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 		"nothing, no mark": {nil, nil, nothing, 201, "paid", 2, 0}, // by default, this handler has not succeeded
 		"undone":           {undoing{idempotency.NewMemory(), &undone}, nil, pays, 201, "paid", 2, 1},
 		"failed":           {nil, nil, refuses, 201, "paid", 2, 0},
-		"failed, undone":   {undoing{idempotency.NewMemory(), &undone}, nil, refuses, 201, "paid", 2, 1},
+		"failed, undone":   {undoing{idempotency.NewMemory(), &undone}, nil, refuses, 201, "paid", 2, 1}, // the handler's own 404 is sent
 	} {
 		t.Run(name, func(t *testing.T) {
 			undone.Store(0)
 			memory := lockertest.NewMemory()
-			l := lockertest.NewLocker(t, memory)
+			l := lockertest.NewLocker(t, memory, locker.WithTTL(time.Second))
 			if tc.store == nil {
 				tc.store = idempotency.NewMemory()
 			}
 			runs := int32(0)
-			inner := httplock.MustNew(l, "order:42", tc.opts...)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			order := httplock.MustNew(l, "order:42", tc.opts...)
+			once := httplock.MustIdempotency(l, tc.store, "shop")
+			_, commits := tc.store.(idempotency.Transactor)
+			handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if runs++; runs > 1 {
 					pays(w)
 					return
 				}
-				memory.Steal("order:42")
+				if !commits {
+					memory.Steal("order:42")
+				} else if lease, _ := httplock.FromContext(r); lease.Key() != "order:42" {
+					t.Errorf("the lease of the request is one of %s", lease.Key())
+				} else if err := l.Revoke(t.Context(), "order:42", lease.Fence(), "a test"); err != nil {
+					t.Error(err)
+				} else {
+					<-r.Context().Done()
+				}
 				tc.reply(w)
 			}))
-			h := httplock.MustIdempotency(l, tc.store, "shop")(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("X-Between", "1")
-				inner.ServeHTTP(struct{ http.ResponseWriter }{w}, r) // as a middleware that has a writer of its own
-			}))
-			if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 503 || !strings.Contains(w.Body.String(), httplock.CodeLost) {
+			between := func(inner http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("X-Between", "1")
+					inner.ServeHTTP(struct{ http.ResponseWriter }{w}, r) // as a middleware that has a writer of its own
+				})
+			}
+			h := once(between(order(handler)))
+			if commits {
+				if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); w.Code != 500 || runs != 0 {
+					t.Errorf("a lock that ends before the COMMIT: %d %s, %d runs", w.Code, w.Body, runs)
+				}
+				undone.Store(0)
+				h = order(once(between(handler)))
+			}
+			if w := send(t.Context(), h, "POST", "/", "", "Idempotency-Key", "k"); (w.Code != 503 || !strings.Contains(w.Body.String(), httplock.CodeLost) || w.Header().Get("Retry-After") == "") && name != "failed, undone" {
 				t.Errorf("%d %s", w.Code, w.Body)
 			}
 			memory.Free("order:42")
@@ -86,6 +109,16 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 				t.Errorf("again: %v", head)
 			}
 		})
+	}
+}
+
+// The mark of OnceFor would stand before the stored answer.
+func TestARuleThatWouldRefuseItsReplaysIsRefused(t *testing.T) {
+	once := httplock.Rule{Key: "order:{param.id|int}", OnceFor: time.Hour, Idempotency: "shop"}
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	_, err := httplock.FromRules(l, httplock.Rules{"POST /orders/{id}/pay": once}, httplock.WithStore(undoing{idempotency.NewMemory(), nil}))
+	if err == nil || !strings.Contains(err.Error(), "leave OnceFor out") {
+		t.Error(err)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/framework"
@@ -223,9 +222,13 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 // was before the handler ran.
 func (m *middleware) spoiled(out response, r *http.Request, before description, err error, succeeded bool) {
 	with := unconfirmed
+	outside, idempotent := r.Context().Value(insideKey{}).(*inside)
+	idempotent = idempotent || m.store != nil
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
-		with = overtaken
+		if with = overtaken; idempotent {
+			with.retry, with.detail = true, uncommitted.detail
+		}
 	case m.commits() && !ofLocker(err):
 		with = uncommitted
 	case m.store == nil:
@@ -236,8 +239,8 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	}
 	p := with.problem(err)
 	m.report(r, p)
-	if outside, ok := r.Context().Value(lossKey{}).(*atomic.Pointer[loss]); ok && m.store == nil {
-		outside.Store(&loss{p, succeeded}) // NewIdempotency holds the response back, and replies
+	if outside != nil && m.store == nil {
+		outside.lost.Store(&loss{p, succeeded}) // NewIdempotency holds the response back, and replies
 		return
 	}
 	if !begun(out) {

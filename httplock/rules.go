@@ -149,12 +149,17 @@ func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.H
 		}
 	}
 	var around []func(http.Handler) http.Handler
+	inTransaction := false
 	if r.Idempotency != "" {
 		once, err := r.idempotent(l, route, opts)
-		if err != nil {
+		switch inTransaction = err == nil && once.commits(); {
+		case err != nil:
 			return nil, err
+		case inTransaction && r.OnceFor != 0:
+			return nil, errors.New("the rule has OnceFor and Idempotency with an idempotency.Transactor, whose lock is outside: " +
+				"a repeated request would get already-done in place of its answer; leave OnceFor out, the database has the answer")
 		}
-		around = append(around, once)
+		around = append(around, once.wrap)
 	}
 	if len(keys) > 0 {
 		m, err := makeMiddleware(l, keys[0], append(slices.Clone(opts), append(r.options(), withoutStore)...))
@@ -164,7 +169,9 @@ func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.H
 		if err != nil {
 			return nil, err
 		}
-		around = append(around, m.wrap)
+		if around = append(around, m.wrap); inTransaction {
+			slices.Reverse(around) // the lock must last until the transaction is committed
+		}
 	}
 	return func(next http.Handler) http.Handler {
 		for _, middleware := range slices.Backward(around) {
@@ -177,8 +184,9 @@ func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.H
 // withoutStore is an option of the lock of a Rule. The Store is for the Rule's Idempotency.
 func withoutStore(c *config) { c.store = nil }
 
-// idempotent makes the middleware for idempotency, which runs outside of the lock's middleware.
-func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (func(http.Handler) http.Handler, error) {
+// idempotent makes the middleware for idempotency. It runs outside of the lock's middleware, so that a
+// replay needs no lock, but inside if its Store is a Transactor.
+func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (*middleware, error) {
 	opts = append(slices.Clone(opts), r.common()...)
 	cfg, err := newConfig(opts)
 	switch {
@@ -191,7 +199,7 @@ func (r Rule) idempotent(l locker.Locker, route string, opts []Option) (func(htt
 	if err != nil {
 		return nil, fmt.Errorf("its Idempotency: %w", err)
 	}
-	return m.wrap, possible(m, route)
+	return m, possible(m, route)
 }
 
 // possible returns an error for a part of a key that no request of the route can have.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
 func keysOf(leases []*locker.Lease) (keys []string) {
@@ -91,7 +92,14 @@ func leasesOf(ctx context.Context, keys []string) (leases []*locker.Lease, err e
 	if len(leases) == 0 {
 		return nil, released
 	}
-	return sorted(leases), nil
+	leases = sorted(leases)
+	// The lease of an Idempotency-Key comes last: the subject is what the request changes.
+	if attempt, ok := idempotency.FromContext(ctx); ok {
+		if i := slices.Index(leases, attempt.Lease()); i >= 0 {
+			leases = append(slices.Delete(leases, i, i+1), attempt.Lease())
+		}
+	}
+	return leases, nil
 }
 
 // sorted returns leases in the order of their keys.

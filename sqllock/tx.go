@@ -22,14 +22,15 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 }
 
 // Fence returns the fence of the lease. If the transaction has several leases, Fence returns the
-// fence of the first key. Use it in checks on single rows: see [FencedUpdate]. In a transaction of
-// [NewAnswers] without a lease, Fence returns 0.
+// fence of the first key, and that of an Idempotency-Key only if there is no other. Use it in checks on
+// single rows: see [FencedUpdate]. In a transaction of [NewAnswers] without a lease, Fence returns 0.
 func (c *Claim) Fence() uint64 {
 	_, fence := c.attempt.subject()
 	return fence
 }
 
-// Leases returns the leases that the transaction runs under, in the order of their keys.
+// Leases returns the leases that the transaction runs under, in the order of their keys. The lease of an
+// Idempotency-Key comes last.
 func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases) }
 
 // Op names this transaction for [Handle.Resolve]. A program that stores Op before the function

@@ -209,9 +209,8 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	work := func(ctx context.Context) Outcome {
 		outcome := r.work(ctx)
 		returned = true
-		// Close ends the context of the work. If the work fails, the ended context may be the
-		// reason.
-		interrupted := outcome.Failed && a.lease.Context().Err() != nil
+		// If the work fails, an ended context may be the reason.
+		interrupted := outcome.Failed && ctx.Err() != nil
 		outcome.Keep = outcome.Keep && !a.discarded.Load() && !interrupted
 		return outcome
 	}
@@ -251,11 +250,13 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 	}
 	err = t.Transact(ctx, func(ctx context.Context) error {
 		outcome = work(ctx)
-		switch {
-		case outcome.Failed:
+		if outcome.Failed {
 			return errFailed
-		case a.lease.Context().Err() != nil:
-			return context.Cause(a.lease.Context())
+		}
+		for _, l := range locker.LeasesFromContext(ctx) {
+			if cause := context.Cause(l.Context()); cause != nil && !errors.Is(cause, locker.ErrReleased) {
+				return cause
+			}
 		}
 		saved = true
 		if outcome.Keep {
@@ -324,12 +325,11 @@ func (r *run) forget(ctx context.Context) error {
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, defaultLifetime) }
 
-// outlive returns a context with the values of ctx. This context ends when lease ends. It also ends
-// when the time limit has passed after the end of ctx.
+// outlive returns a context with the values of ctx. This context ends when lease ends, or another lease
+// of ctx is lost. It also ends when the time limit has passed after the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (context.Context, context.CancelFunc) {
-	working, cancel := exclusive.WithCancelCause(context.WithoutCancel(ctx), lease.Context())
-	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
-	stopClient := context.AfterFunc(ctx, func() {
+	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stops := []func() bool{context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		select {
@@ -337,10 +337,20 @@ func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (con
 			cancel(ErrUnfinished)
 		case <-working.Done():
 		}
-	})
-	return working, func() {
-		stopLease()
-		stopClient()
+	})}
+	work := working
+	for _, l := range locker.LeasesFromContext(ctx) {
+		if l != lease && errors.Is(context.Cause(l.Context()), locker.ErrReleased) {
+			continue
+		}
+		var end context.CancelCauseFunc
+		work, end = exclusive.WithCancelCause(work, l.Context())
+		stops = append(stops, context.AfterFunc(l.Context(), func() { end(context.Cause(l.Context())) }))
+	}
+	return work, func() {
+		for _, stop := range stops {
+			stop()
+		}
 		cancel(context.Canceled)
 	}
 }

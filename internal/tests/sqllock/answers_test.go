@@ -4,9 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -252,4 +257,52 @@ func TestAnAnswerUnderReleasedLeasesIsRefused(t *testing.T) {
 			t.Errorf("%v, want ErrReleased", err)
 		}
 	}, postgres)
+}
+
+// A rule has a key and stores its answers with NewAnswers. So two requests for one order, each with an
+// Idempotency-Key of its own, run one after the other until after the COMMIT, and the transaction has the
+// order's fence.
+func TestTheLockOfAnOrderLastsUntilItsAnswerIsCommitted(t *testing.T) {
+	t.Parallel()
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		answers, err := sqllock.NewAnswers(handle(t, l, db.DB))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rule := httplock.Rule{Key: "order:{param.id|int}", Idempotency: "shop", Wait: patience}
+		guard, err := httplock.FromRules(l, httplock.Rules{"POST /orders/{id}/pay": rule}, httplock.WithStore(answers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		mux.Handle("POST /orders/{id}/pay", guard.Wrap("POST /orders/{id}/pay", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tx, _ := sqllock.TxFromContext(r.Context())
+			lease, _ := httplock.FromContext(r)
+			if lease.Key() != "order:42" || tx.Fence() != lease.Fence() || len(tx.Leases()) != 2 {
+				t.Errorf("the lease of %s has the fence %d, and the transaction %d", lease.Key(), lease.Fence(), tx.Fence())
+			}
+			if err := deposit(1)(r.Context(), tx); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			w.WriteHeader(http.StatusCreated)
+		})))
+		var all sync.WaitGroup
+		const requests = 20
+		for i := range requests {
+			all.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42/pay", nil)
+				r.Header.Set("Idempotency-Key", fmt.Sprint(i))
+				w := httptest.NewRecorder()
+				if mux.ServeHTTP(w, r); w.Code != http.StatusCreated {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+			})
+		}
+		all.Wait()
+		if got := db.balance(t); got != 100+requests {
+			t.Errorf("the balance is %d after %d deposits on 100", got, requests)
+		}
+	})
 }
