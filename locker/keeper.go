@@ -235,7 +235,8 @@ func (h *hold) isSoundLocked() bool {
 // planRenewal sets the time of the next renewal of h: a third of ttl after start, when the last
 // call was sent, ± 10 %, so that holds that were taken together are not all renewed together. It
 // rounds this time down to a twentieth of the third: the many holds of a process then share calls,
-// each of which some servers bill.
+// each of which some servers bill. Very many holds share them without long steps, which would keep the
+// server busy for milliseconds at a time.
 func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	h.renewal.final = !k.engine.cfg.renewal || h.renewal.atMostEnd != 0 && start.plus(ttl) >= h.renewal.atMostEnd
 	third := ttl / 3
@@ -246,7 +247,7 @@ func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
 	default:
 		third = min(third, notifiedRenewals)
 	}
-	at, step := start.plus(third-third/10+rand.N(third/5+1)), instant(third/20)
+	at, step := start.plus(third-third/10+rand.N(third/5+1)), max(instant(third)*sharedBy/instant(max(k.due.n, 20*sharedBy)), 1)
 	h.renewal.renewAt = at - (at%step+step)%step
 	h.renewal.firstDue = 0
 }
@@ -559,6 +560,7 @@ func (r *renewal) lookTime() instant {
 type schedule struct {
 	slots   map[int64][]*hold
 	numbers []int64 // the numbers of the slots, the earliest first; a slot may be empty
+	n       int     // how many holds
 }
 
 // add puts h into the schedule.
@@ -571,6 +573,7 @@ func (s *schedule) add(h *hold) {
 		s.numbers = slices.Insert(s.numbers, i, n)
 	}
 	s.slots[n] = append(others, h)
+	s.n++
 	h.renewal.slot, h.renewal.index = n, int32(len(others)+1)
 }
 
@@ -582,6 +585,7 @@ func (s *schedule) remove(h *hold) {
 	others[h.renewal.index-1].renewal.index = h.renewal.index
 	others[last] = nil
 	s.slots[h.renewal.slot] = others[:last] // an empty slot stays until its time
+	s.n--
 	h.renewal.index = 0
 }
 

@@ -46,6 +46,8 @@ const (
 	// notifiedRenewals is the longest time between two renewals of other readers. Without renewals,
 	// the subscription would count as unused, and end.
 	notifiedRenewals = 30 * time.Second
+	// sharedBy is about how many renewals come due together where a process has very many holds.
+	sharedBy = 64
 	// slotBits is the number of bits of the length of a slot in the schedule: 2^24 ns.
 	slotBits = 24
 	// looksForSuspension is how often the clocks are compared while there are holds. The machine
