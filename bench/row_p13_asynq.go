@@ -44,9 +44,6 @@ var taskKinds = []struct {
 }{
 	{bareTasks, nil},
 	{handTasks, nil},
-	{"ByTaskID", func(redis.UniversalClient) []asynqlock.Option {
-		return []asynqlock.Option{asynqlock.On("job", asynqlock.ByTaskID())}
-	}},
 	{"Template", func(redis.UniversalClient) []asynqlock.Option {
 		return []asynqlock.Option{asynqlock.On("job", asynqlock.Template("job:{payload.n}"))}
 	}},
