@@ -63,19 +63,3 @@ func ExampleLeader() {
 	// latchkit: lead leader:outbox: this process has stepped down: this machine is drained
 	// <nil>
 }
-
-func ExampleWatch() {
-	l, err := lockertest.NewMemory().NewLocker()
-	if err != nil {
-		log.Fatal(err)
-	}
-	for info, err := range lead.Watch(context.Background(), l, "leader:outbox") {
-		if err != nil {
-			log.Print(err) // it goes on
-			continue
-		}
-		fmt.Println("led:", info.Held, info.Metadata)
-		break
-	}
-	// Output: led: false
-}

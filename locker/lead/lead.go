@@ -45,7 +45,6 @@ type Leader struct {
 	started bool
 	term    *term // the last term; nil before the first
 	terms   chan Term
-	changed chan struct{} // the channel is closed and replaced when a term begins or ends
 }
 
 // New returns a Leader for the key of rule. Processes with the same key, on the same server, elect
@@ -81,7 +80,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	if err != nil {
 		return refuse(err)
 	}
-	leader := &Leader{locker: l, rule: rule, longest: rule.EndAfter, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
+	leader := &Leader{locker: l, rule: rule, longest: rule.EndAfter, cfg: cfg, terms: make(chan Term, 1)}
 	if rule.EndAfter != 0 {
 		leader.rule.EndAfter += cfg.grace // the time for fn to return, in which no other process may lead
 		if err := locker.Check(l, leader.rule); err != nil {
@@ -239,8 +238,7 @@ func (l *Leader) present() *term {
 // when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
-// announce sends news on the channel of Terms, and closes the channel that changeSignal has
-// returned.
+// announce sends news on the channel of Terms.
 func (l *Leader) announce(news Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,15 +247,6 @@ func (l *Leader) announce(news Term) {
 	default:
 	}
 	l.terms <- news
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// changeSignal returns a channel that is closed when a term of this process begins or ends.
-func (l *Leader) changeSignal() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.changed
 }
 
 const (
