@@ -38,9 +38,8 @@ import (
 //	whose response was too large        409  already-done
 //	while the Store is unavailable      503  answers-unavailable: nothing was done
 //
-// If the client leaves, the handler continues. Its context ends with the lock, and at the latest 1
-// min after the client has left. So a retry gets the answer of the finished
-// work.
+// If the client leaves, the handler continues. Its context ends with the lock, and at the latest 1 min
+// after the client has left. So a retry gets the answer of the finished work.
 //
 // A response is stored for 24 h ([WithLifetime]). A response with the status 5xx, 408, 425 or 429,
 // or with Retry-After, is not stored, so a repeated request runs again. Also not stored are
@@ -48,8 +47,8 @@ import (
 // inside. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
 // write a status, such as 204. The handler does not see the header Accept-Encoding, so that a
 // middleware inside does not compress a response that other clients get. Set-Cookie, the headers
-// of a connection and trailers are not stored. A response of more than 64 KiB is sent as it is written, and only
-// the mark "done" is stored.
+// of a connection and trailers are not stored. A response of more than 64 KiB is sent as it is
+// written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports

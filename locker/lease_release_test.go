@@ -217,6 +217,25 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
+// A program may recover from the panic, as net/http does.
+func TestAReleaseWithANilContextLeavesTheReleaseToALaterCall(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		lease := acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "a"})
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("a nil context was accepted")
+				}
+			}()
+			_ = lease.Release(nil) //nolint:staticcheck // the mistake that is tested
+		}()
+		release(t, lease)
+		if store.Len() != 0 {
+			t.Error("the key is still held")
+		}
+	})
+}
+
 // twice sends each release twice, like a link that asks once more over another connection, and returns
 // the answer of the second.
 type twice struct{ store.Store }

@@ -28,6 +28,7 @@ func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true
 
 // release releases the lock; with complete, it also marks the work as done.
 func (l *Lease) release(ctx context.Context, complete bool) error {
+	ctx.Done() // a nil ctx panics here, before the release has begun, so that a later call releases
 	if !l.state.beginRelease() {
 		return l.state.released
 	}
