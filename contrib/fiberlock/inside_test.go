@@ -30,8 +30,12 @@ func TestALockInsideOfATransactionIsRefused(t *testing.T) {
 	for path, want := range map[string]int{"/inside/42": 500, "/outside/42": 201} {
 		r := httptest.NewRequestWithContext(t.Context(), "POST", path, nil)
 		r.Header.Set("Idempotency-Key", path)
-		if resp, err := app.Test(r); err != nil || resp.StatusCode != want {
-			t.Errorf("%s: %v, %v, want %d", path, resp, err, want)
+		resp, err := app.Test(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
 		}
 	}
 }
