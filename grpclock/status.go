@@ -22,7 +22,8 @@ import (
 //
 // These are the answers, beside those to a lock that the handler wanted and did not get:
 //
-//	sqllock.ErrStaleFence, ErrTooLate   ABORTED LOCK_LOST, retry: nothing was changed
+//	sqllock.ErrStaleFence               ABORTED LOCK_LOST, retry: nothing was changed
+//	sqllock.ErrTooLate, ErrIdle         ABORTED LOCK_LOST, retry: nothing was changed
 //	locker.ErrLost, ErrExpired          ABORTED LOCK_LOST: it may or may not be completed
 //	locker.ErrClosed                    UNAVAILABLE LOCK_CLOSED: it may or may not be completed
 //	locker.ErrUnavailable of a release  UNAVAILABLE LOCK_UNAVAILABLE: perhaps not recorded
@@ -56,7 +57,7 @@ func fromHandler(err error) (with reply, ok bool) {
 	switch {
 	case errors.Is(err, fenced.ErrStale):
 		return overruled, true
-	case errors.Is(err, fenced.ErrTooLate):
+	case errors.Is(err, fenced.ErrTooLate), errors.Is(err, fenced.ErrIdle):
 		return late, true
 	case endedEarly(err) && (!refused || !endedEarly(e)):
 		return overtaken, true

@@ -35,6 +35,7 @@ func TestStatusAnswersTheErrorsOfLocksAndTransactions(t *testing.T) {
 		"a stale fence":                       {fmt.Errorf("pay: %w", &sqllock.Error{Err: sqllock.ErrStaleFence}), codes.Aborted, grpclock.ReasonLost, "nothing was changed", time.Second},
 		"a stale fence, and the loss":         {errors.Join(&sqllock.Error{Err: sqllock.ErrStaleFence}, lost), codes.Aborted, grpclock.ReasonLost, "nothing was changed", 1500 * time.Millisecond},
 		"too late":                            {&sqllock.Error{Err: sqllock.ErrTooLate}, codes.Aborted, grpclock.ReasonLost, "nothing was changed", time.Second},
+		"an idle transaction, and the loss":   {errors.Join(fmt.Errorf("pay: %w", sqllock.ErrIdle), lost), codes.Aborted, grpclock.ReasonLost, "nothing was changed", 1500 * time.Millisecond},
 		"done, says the database":             {&sqllock.Error{Err: locker.ErrDone}, codes.AlreadyExists, grpclock.ReasonDone, "not done again", 0},
 		"done, says the lock server":          {ofOp(locker.OpAcquire, locker.ErrDone), codes.AlreadyExists, grpclock.ReasonDone, "not done again", 0},
 		"lost":                                {lost, codes.Aborted, grpclock.ReasonLost, "may or may not", 0},

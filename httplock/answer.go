@@ -24,7 +24,8 @@ import (
 //
 // These are the replies, beside those of a lock that the handler wanted and did not get:
 //
-//	sqllock.ErrStaleFence, ErrTooLate   503 lock-lost, Retry-After: nothing was changed
+//	sqllock.ErrStaleFence               503 lock-lost, Retry-After: nothing was changed
+//	sqllock.ErrTooLate, ErrIdle         503 lock-lost, Retry-After: nothing was changed
 //	locker.ErrLost, ErrExpired          503 lock-lost: it may or may not be completed
 //	locker.ErrClosed                    503 lock-closed: it may or may not be completed
 //	locker.ErrUnavailable of a release  503 lock-unavailable: it is handled, perhaps not recorded
@@ -63,7 +64,7 @@ func fromHandler(err error) (with reply, ok bool) {
 	switch {
 	case errors.Is(err, fenced.ErrStale):
 		return overruled, true
-	case errors.Is(err, fenced.ErrTooLate):
+	case errors.Is(err, fenced.ErrTooLate), errors.Is(err, fenced.ErrIdle):
 		return late, true
 	case errors.Is(err, locker.ErrLost) && (!refused || !errors.Is(e, locker.ErrLost)), errors.Is(err, locker.ErrExpired):
 		return overtaken, true

@@ -32,6 +32,7 @@ func TestReplyAnswersTheErrorsOfLocksAndTransactions(t *testing.T) {
 		"a stale fence":                       {fmt.Errorf("pay: %w", &sqllock.Error{Err: sqllock.ErrStaleFence}), 503, httplock.CodeLost, "nothing was changed", "1"},
 		"a stale fence, and the loss":         {errors.Join(&sqllock.Error{Err: sqllock.ErrStaleFence}, lost), 503, httplock.CodeLost, "nothing was changed", "2"},
 		"too late":                            {&sqllock.Error{Err: sqllock.ErrTooLate}, 503, httplock.CodeLost, "nothing was changed", "1"},
+		"an idle transaction, and the loss":   {errors.Join(fmt.Errorf("pay: %w", sqllock.ErrIdle), lost), 503, httplock.CodeLost, "nothing was changed", "2"},
 		"done, says the database":             {&sqllock.Error{Err: locker.ErrDone}, 409, httplock.CodeDone, "not done again", ""},
 		"done, says the lock server":          {ofOp(locker.OpAcquire, locker.ErrDone), 409, httplock.CodeDone, "not done again", ""},
 		"lost":                                {lost, 503, httplock.CodeLost, "may or may not", ""},

@@ -35,8 +35,7 @@ var (
 	// longer than its limit. Nothing was changed. The transaction is not retried, because the
 	// function may have called other services. MariaDB does not report idleness. So a connection
 	// that is lost later than the limit after the claim counts as idle, too.
-	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
-		"give a longer WithIdleLimit, or do slow work before the transaction")
+	ErrIdle = fenced.ErrIdle
 	// ErrRetries: the database has refused several attempts, each for a temporary reason. The error
 	// also wraps the reason of the last attempt. There is no further attempt, because [WithRetries]
 	// does not allow it, or the lease is too short for it. Nothing was changed.

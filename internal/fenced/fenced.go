@@ -9,4 +9,7 @@ var (
 	ErrStale = errors.New("a newer holder has claimed the resource")
 	// ErrTooLate says that too little of the lease was left to commit.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
+	// ErrIdle says that the database server has ended an idle transaction.
+	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
+		"give a longer WithIdleLimit, or do slow work before the transaction")
 )
