@@ -68,19 +68,20 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
 	_, err := ginlock.FromRules(l, httplock.Rules{
-		"POST /a/:id":   {Key: "a:{param.id}"},
-		"post /a/:id":   {Key: "a:{param.id}"},
-		"POST /b/:id":   {Key: "b:{param.number}"},
-		"POST /c":       {Key: "c:{param.id}"},
-		"GET /d/:id":    {Key: "d:{body.id}"},
-		"POST /e":       {},
-		"POST /f":       {Key: "f:{nothing}"},
-		"/g":            {Key: "g"},
-		"POST /h":       {Key: "h", Wait: -time.Second},
-		"POST /j":       {Key: "j", OnceFor: time.Microsecond},
-		"POST /k":       {Key: "k", Mode: 7},
-		"POST /l/:a/:b": {Key: "l:{param.c}"},
-		"POST /fine/:x": {Key: "fine:{param.x}:{body.y}"},
+		"POST /a/:id":    {Key: "a:{param.id}"},
+		"post /a/:id":    {Key: "a:{param.id}"},
+		"POST /b/:id":    {Key: "b:{param.number}"},
+		"POST /c":        {Key: "c:{param.id}"},
+		"GET /d/:id":     {Key: "d:{body.id}"},
+		"POST /e":        {},
+		"POST /f":        {Key: "f:{nothing}"},
+		"/g":             {Key: "g"},
+		"POST /h":        {Key: "h", Wait: -time.Second},
+		"POST /j":        {Key: "j", OnceFor: time.Microsecond},
+		"POST /k":        {Key: "k", Mode: 7},
+		"POST /l/:a/:b":  {Key: "l:{param.c}"},
+		"POST /m/{id}/n": {Key: "m:{param.id}"},
+		"POST /fine/:x":  {Key: "fine:{param.x}:{body.y}"},
 	})
 	if err == nil {
 		t.Fatal("no error")
@@ -97,12 +98,13 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		`rule "POST /j": its OnceFor is 1µs; give at least 1ms`,
 		`rule "POST /k": its Mode 7 is neither Exclusive nor Shared`,
 		`rule "POST /l/:a/:b": its key "l:{param.c}" has {param.c}, and the path has only a, b`,
+		`rule "POST /m/{id}/n": its key "m:{param.id}" has {param.id}, and the path has no parameters; write the path as /m/:id/n`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
-	if n := strings.Count(err.Error(), "rule \"") - 1; n != 11 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
+	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
 		t.Errorf("%d rules in\n%v", n, err)
 	}
 	if _, err := ginlock.FromRules(nil, httplock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {

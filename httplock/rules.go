@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -212,12 +213,24 @@ func possible(m *middleware, route string) error {
 	for _, part := range m.template.Parts() {
 		switch {
 		case part.Source == "param" && !slices.Contains(declared, part.Name):
-			return fmt.Errorf("its key %q has {param.%s}, and the path has %s", part.Key, part.Name, listed(declared))
+			return fmt.Errorf("its key %q has {param.%s}, and the path has %s%s", part.Key, part.Name, listed(declared), m.respelled(path, part.Name))
 		case part.Source == "body" && (safe(method) || method == http.MethodConnect):
 			return fmt.Errorf("its key %q reads the body, and a %s request has no body; take {param.NAME}, {query.NAME} or {header.NAME}", part.Key, method)
 		}
 	}
 	return nil
+}
+
+var parameter = regexp.MustCompile(`/[:{](\w+)}?`)
+
+// respelled says how the path would have the parameter, if another framework writes it as path does.
+func (m *middleware) respelled(path, name string) string {
+	for _, as := range []string{"/:$1", "/{$1}"} {
+		if own := parameter.ReplaceAllString(path, as); slices.Contains(m.reader.Params(own), name) {
+			return fmt.Sprintf("; write the path as %s", own)
+		}
+	}
+	return ""
 }
 
 func listed(params []string) string {
