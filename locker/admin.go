@@ -87,12 +87,15 @@ type (
 // NodeVotes is the state of a node that votes.
 const NodeVotes = store.NodeVotes
 
+// errUnable is the error of an operation that the Locker's server or library does not have.
+var errUnable = fmt.Errorf("%w by this Locker", ErrUnsupported)
+
 // Inspect returns the present holder of key. The answer may be out of date when it arrives.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 	if e.can.Inspect == nil {
-		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
+		return Info{}, &Error{Op: OpInspect, Key: key, Err: errUnable}
 	}
 	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return e.can.Inspect(ctx, l) })
 	info.Traceparent, info.Metadata = store.Signature(info.Metadata)
@@ -118,7 +121,7 @@ func (l *Lease) Inspect(ctx context.Context) (Info, error) {
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 	if e.can.Keys == nil {
-		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
+		return nil, &Error{Op: OpInspect, Err: errUnable}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // the scan ends when this function returns
@@ -138,7 +141,7 @@ var literal = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {
 	if e.can.Queue == nil {
-		return nil, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
+		return nil, &Error{Op: OpInspect, Key: key, Err: errUnable}
 	}
 	all, err := administer(ctx, e, OpInspect, key, func(l string) ([]Waiter, error) { return e.can.Queue(ctx, l) })
 	for i := range all {
@@ -159,7 +162,7 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 		defer func() { finish(end, Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1}) }()
 	}
 	if e.can.Revoke == nil {
-		return &Error{Op: OpRevoke, Key: key, Err: ErrUnsupported}
+		return &Error{Op: OpRevoke, Key: key, Err: errUnable}
 	}
 	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return e.can.Revoke(ctx, l, fence, reason) })
 	if err == nil && g.State != store.Released {
@@ -176,7 +179,7 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	if e.can.RaiseFence == nil {
-		return &Error{Op: OpRaiseFence, Key: key, Err: ErrUnsupported}
+		return &Error{Op: OpRaiseFence, Key: key, Err: errUnable}
 	}
 	_, err := administer(ctx, e, OpRaiseFence, key, func(l string) (struct{}, error) {
 		return struct{}{}, e.can.RaiseFence(ctx, l, atLeast)
@@ -192,7 +195,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {
-		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
+		return nil, &Error{Op: OpInspect, Err: errUnable}
 	}
 	return inquire(ctx, e, OpInspect, "", func() ([]Node, error) { return e.can.Nodes(ctx) })
 }

@@ -16,7 +16,7 @@ var (
 	ErrQuorum error = noQuorum{}
 
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
-	ErrUnsupported = errors.New("this Locker does not support that")
+	ErrUnsupported = errors.New("not supported")
 
 	// ErrInvalidKey: the key cannot be locked. The error's text states what is allowed.
 	ErrInvalidKey = errors.New("invalid key")
