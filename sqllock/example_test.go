@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"log"
+	"net/http"
 	"time"
 
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -94,4 +96,24 @@ func ExampleFencedUpdate() {
 		return sqllock.FencedUpdate(ctx, pool,
 			"UPDATE stock SET left_over = $1, fence = $2 WHERE sku = 'book' AND fence <= $2", 41, lease.Fence())
 	})
+}
+
+// A payment and its response are one transaction. The lock is outside, so it lasts until the COMMIT.
+func ExampleNewAnswers() {
+	answers, err := sqllock.NewAnswers(db)
+	if err != nil {
+		log.Fatal(err)
+	}
+	claims := func(*http.Request) map[string]any { return nil } // of the authentication
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		tx, _ := sqllock.TxFromContext(r.Context())
+		if _, err := tx.ExecContext(r.Context(), "UPDATE orders SET paid = true WHERE id = $1", r.PathValue("id")); err != nil {
+			http.Error(w, "not paid", http.StatusInternalServerError) // the status undoes the transaction
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}
+	lock := httplock.MustNew(l, "order:{param.id|int}")
+	once := httplock.MustIdempotency(l, answers, "{claim.sub}", httplock.WithClaims(claims))
+	http.Handle("POST /orders/{id}/pay", lock(once(http.HandlerFunc(pay))))
 }

@@ -2,8 +2,11 @@ package recipes_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/latchkit/latchkit/examples/recipes"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/sqllock"
 )
 
 // provider is a payment provider: it takes the money of each name once.
@@ -88,5 +92,86 @@ func TestACrashAfterTheChargePaysOnce(t *testing.T) {
 	receipt, err := shops[1].Pay(t.Context(), "43", 700)
 	if err != nil || receipt != "receipt of order:43" || len(bank.receipts) != 1 {
 		t.Errorf("%q %v, taken: %v", receipt, err, bank.receipts)
+	}
+}
+
+// Clicks for one order, each with an Idempotency-Key of its own, reach two pods. One pays, and its
+// repetition gets its response. A payment that fails leaves nothing, and may be repeated.
+func TestAnOrderIsPaidByCreditOnce(t *testing.T) {
+	t.Parallel()
+	pool, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pool.Close() })
+	for _, q := range []string{
+		"CREATE TABLE customers (id INTEGER PRIMARY KEY, credit INTEGER CHECK (credit >= 0))",
+		"CREATE TABLE orders (id INTEGER PRIMARY KEY, customer INTEGER, cents INTEGER, paid BOOLEAN DEFAULT FALSE)",
+		"INSERT INTO customers VALUES (7, 1000)",
+		"INSERT INTO orders (id, customer, cents) VALUES (42, 7, 300), (43, 7, 900)",
+	} {
+		if _, err := pool.ExecContext(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pods := newPods(t)
+	shops := make(map[pod]http.Handler)
+	for _, p := range pods {
+		db, err := sqllock.New(p.l, pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Migrate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		route, err := recipes.PayByCredit(p.l, db, func(*http.Request) map[string]any { return map[string]any{"sub": "customer 7"} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		mux.Handle("POST /orders/{id}/pay", route)
+		shops[p] = mux
+	}
+	click := func(p pod, order, key string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/"+order+"/pay", http.NoBody)
+		r.Header.Set("Idempotency-Key", key)
+		w := httptest.NewRecorder()
+		shops[p].ServeHTTP(w, r)
+		return w
+	}
+	var mu sync.Mutex
+	var paid []string // the keys of the clicks that paid
+	together(pods, 6, func(p pod) {
+		key := rand.Text()
+		switch w := click(p, "042", key); w.Code {
+		case http.StatusCreated:
+			mu.Lock()
+			defer mu.Unlock()
+			paid = append(paid, key)
+		case http.StatusConflict:
+		default:
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+	if len(paid) != 1 {
+		t.Fatalf("%d clicks paid the order", len(paid))
+	}
+	for _, p := range pods {
+		if w := click(p, "042", paid[0]); w.Code != http.StatusCreated || w.Header().Get("Idempotency-Replayed") != "true" {
+			t.Errorf("the repeated click: %d %s %v", w.Code, w.Body, w.Header())
+		}
+	}
+	if w := click(pods[0], "43", "k"); w.Code != http.StatusInternalServerError {
+		t.Errorf("a payment beyond the credit: %d %s", w.Code, w.Body)
+	}
+	if _, err := pool.ExecContext(t.Context(), "UPDATE customers SET credit = credit + 200"); err != nil {
+		t.Fatal(err)
+	}
+	if w := click(pods[1], "43", "k"); w.Code != http.StatusCreated {
+		t.Errorf("the payment with enough credit: %d %s", w.Code, w.Body)
+	}
+	var credit int
+	if err := pool.QueryRowContext(t.Context(), "SELECT credit FROM customers").Scan(&credit); err != nil || credit != 0 {
+		t.Errorf("the credit is %d, %v", credit, err)
 	}
 }
