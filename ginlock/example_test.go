@@ -159,13 +159,13 @@ func ExampleMustIdempotency() {
 	store := idempotency.NewMemory() // idempotency.NewRedis(client) where there is more than one process
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	claims := func(c *gin.Context) map[string]any { return c.GetStringMap("claims") } // of the authentication
 	r.Use(func(c *gin.Context) { c.Set("claims", map[string]any{"sub": "customer-7"}) })
 	payments := 0
 	pay := func(c *gin.Context) {
 		payments++
 		c.String(http.StatusCreated, "payment %d", payments)
 	}
+	claims := func(c *gin.Context) map[string]any { return c.GetStringMap("claims") } // of your authentication: no client chooses them
 	once := ginlock.MustIdempotency(l, store, "{claim.sub}", ginlock.WithClaims(claims))
 	r.POST("/payments", once, pay)
 	for range 2 {
