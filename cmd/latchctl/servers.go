@@ -143,9 +143,13 @@ func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	c := redis.NewClient(o)
 	// If the server does not answer, or refuses INFO, dial treats it as a single server. The next
 	// command then reports the error.
-	if says, err := c.Info(ctx, "cluster").Result(); err == nil && strings.Contains(says, "cluster_enabled:1") {
+	switch says, _ := c.Info(ctx).Result(); {
+	case strings.Contains(says, "cluster_enabled:1"):
 		_ = c.Close()
 		return dialCluster(text, wrong)
+	case strings.Contains(says, "redis_mode:sentinel"):
+		_ = c.Close()
+		return nil, wrong(errors.New("this is a Sentinel; name its master with ?master_name=NAME"))
 	}
 	return c, nil
 }
