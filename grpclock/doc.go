@@ -20,7 +20,8 @@
 // context, and the lease has the fence. The lock is released when the handler returns or panics,
 // also if the client has left.
 //
-// protoc finds lock.proto in grpclock/proto of this module:
+// protoc, with the plugins of https://grpc.io/docs/languages/go/quickstart, finds lock.proto in
+// grpclock/proto of this module:
 //
 //	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
 //	  --go_out=. --go-grpc_out=. inventory.proto
