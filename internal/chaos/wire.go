@@ -93,11 +93,14 @@ func (w *Wire) Struck() int {
 func (w *Wire) meet(data []byte) Strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.next == pass {
+		return pass
+	}
 	text := bytes.ToUpper(data)
 	for _, other := range []string{"AUTOCOMMIT", "READ COMMITTED"} { // neither is a COMMIT
 		text = bytes.ReplaceAll(text, []byte(other), nil)
 	}
-	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
+	if !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
 	s := w.next

@@ -28,6 +28,7 @@ var (
 	runFor   = flag.Duration("for", 6*time.Second, "how long TestChaos begins new rounds")
 	roundFor = flag.Duration("round", 6*time.Second, "how long the faults of a round last")
 	topology = flag.String("topology", "", "TestChaos uses only this one, such as Cluster; empty: all")
+	kindFlag = flag.String("kind", "", "TestChaos uses only this one, such as exclusive; empty: all")
 	seedFlag = flag.Uint64("seed", 0, "the seed of the first round; 0: a new one")
 	record   = flag.String("record", "", "a file to which each round adds its result, as a line of JSON")
 )
@@ -151,9 +152,10 @@ func statistics(h *history, v *verdict, troubles []trouble, brisk bool) map[stri
 			}
 			s.Injected++
 			s.Operations += ops
-			// With many keys, it takes long until each of them is wanted.
-			if took := h.recovery(t.to); took >= 0 && !brisk {
-				s.Recovery = append(s.Recovery, took)
+			if !brisk { // with many keys, it takes long until each of them is wanted
+				if took := h.recovery(t.to); took >= 0 {
+					s.Recovery = append(s.Recovery, took)
+				}
 			}
 			for _, o := range v.Overlaps {
 				if reach.from <= o.At && o.At <= reach.to {
@@ -168,21 +170,29 @@ func statistics(h *history, v *verdict, troubles []trouble, brisk bool) map[stri
 	return all
 }
 
-// combinations are the topologies with the kinds of locks that they have.
-func combinations() (all []round) {
-	for _, on := range []string{oneServer, sentinel, cluster} {
+// combinations are the topologies with the kinds of locks that they have, without those that the
+// flags leave out.
+func combinations() []round {
+	return slices.DeleteFunc(possible(), func(r round) bool {
+		return *topology != "" && r.Topology != *topology || *kindFlag != "" && r.Kind != *kindFlag
+	})
+}
+
+// possible are the topologies with the kinds of locks that they have.
+func possible() (all []round) {
+	for _, on := range topologies[:3] {
 		for _, kind := range kinds {
 			if kind != kindAcks || on != oneServer {
 				all = append(all, round{Topology: on, Kind: kind})
 			}
 		}
 	}
-	for _, on := range []string{quorum3, quorum5, quorumPairs} {
+	for _, on := range topologies[3:] { // quorums
 		for _, kind := range []string{kindExclusive, kindReentrant, kindStriped, kindLead} {
 			all = append(all, round{Topology: on, Kind: kind})
 		}
 	}
-	return slices.DeleteFunc(all, func(r round) bool { return *topology != "" && r.Topology != *topology })
+	return all
 }
 
 // Several processes lock, and write under their locks, while servers, processes, connections and
@@ -221,7 +231,7 @@ func TestChaos(t *testing.T) {
 				t.Error(text)
 			}
 			if t.Failed() {
-				t.Errorf("repeat it: go test ./internal/tests/chaos -run TestChaos -seed %d -for %v -round %v -topology %q -v", seed, *runFor, *roundFor, *topology)
+				t.Errorf("repeat it: go test ./internal/tests/chaos -run TestChaos -seed %d -for %v -round %v -topology %q -kind %q -v", seed, *runFor, *roundFor, *topology, *kindFlag)
 			}
 			if v.Grants < 20 {
 				t.Errorf("only %d grants: the round shows nothing", v.Grants)

@@ -51,6 +51,8 @@ const (
 	quorumPairs = "quorum of 3 pairs" // each node is a master with a replica
 )
 
+var topologies = []string{oneServer, sentinel, cluster, quorum3, quorum5, quorumPairs}
+
 // nodesOf is how many nodes vote in a quorum.
 var nodesOf = map[string]int{quorum3: 3, quorum5: 5, quorumPairs: 3}
 
@@ -131,6 +133,10 @@ func (o order) lockers() (engine *locker.Engine, l locker.Locker, err error) {
 	return engine, l, err
 }
 
+// maxConns is how many connections a process has to the database. A PostgreSQL server has 100 for
+// all processes of a round.
+const maxConns = 20
+
 // open opens the locks and the database.
 func (w *worker) open() error {
 	if w.Library == "" {
@@ -153,6 +159,9 @@ func (w *worker) open() error {
 	if err != nil {
 		return err
 	}
+	// A connection for each transaction would cost more than all locks.
+	db.SetMaxOpenConns(maxConns)
+	db.SetMaxIdleConns(maxConns)
 	w.db = db
 	if w.Library == "" {
 		w.fenced, err = sqllock.New(w.engine, db, sqllock.WithAnswerWithin(3*time.Second))

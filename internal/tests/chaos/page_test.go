@@ -34,7 +34,7 @@ func TestThePageOfFaults(t *testing.T) {
 			{Control: "redsync", Round: round{Library: "redsync"}, Verdict: &verdict{Grants: 50, LostUpdates: 2, Overlaps: []overlap{{}}}},
 		}
 		page, picture := pageOf(planted, "a machine")
-		for _, want := range []string{"| grants | 1,234 |", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "* round 7 (one server, exclusive): left behind: a key", "| redsync |", "| 50 | 2 | 1 | 0 |"} {
+		for _, want := range []string{"| grants | 1,234 |", `| <a id="fault-flushall"></a>FLUSHALL | 3 | 40 | 1 | 0 | 5 ms | 5 ms |`, "commit 1234abcd", "7 to 8 on Redis 7,\n  100 to 100 on Valkey 9", "-seed 7 -round 8s -for 22s", "a machine", "| exclusive | 1 | 0 | 0 | 0 | 0 | 0 |", "| polling | 0 | 0 | 0 | – | – | – |", "**36 of these 38 were never attacked**", "* round 7 (one server, exclusive): left behind: a key", "| redsync |", "| 50 | 2 | 1 | 0 |"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page lacks %q:\n%s", want, page)
 			}
@@ -147,6 +147,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		commits[res.Commit], each = true, res.Round.For
 		seeds = append(seeds, res.Round.Seed)
 		serverOf[res.Round.Seed] = res.Server
+		rounds[res.Round.Kind+" on "+res.Round.Topology]++
 		for _, set := range []string{"on: " + res.Round.Topology, "kind: " + res.Round.Kind} {
 			if sets[set] == nil {
 				sets[set] = &verdict{}
@@ -175,9 +176,9 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	line("")
 	line("Four processes with three callers each lock 3 to 5 keys, and increment a register in a database")
 	line("under these locks, with sqllock. In some rounds, each process has %d callers, who lock %d keys for", briskCallers, briskKeys)
-	line("short times. After a hold, a holder also sends a write to a service that knows nothing but the")
-	line("fence, up to two TTLs late. Meanwhile faults strike, one to three at a time. A checker compares what")
-	line("each process saw, by one monotonic clock, with the database.")
+	line("short times, and one hold in six writes. After a hold, a holder also sends a write to a service that")
+	line("knows nothing but the fence, up to two TTLs late. Meanwhile faults strike, one to three at a time. A")
+	line("checker compares what each process saw, by one monotonic clock, with the database.")
 	line("[guarantees.md](guarantees.md) says what is promised; this page shows one run.")
 	line("")
 	line("* **The run**: %d rounds with faults for %v in all,\n  on %s,", len(seeds), lasted.Round(time.Second), strings.Join(slices.Sorted(maps.Keys(servers)), " and "))
@@ -262,6 +263,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		line("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d |", set, rounds[set], thousands(v.Grants), thousands(v.Handoffs), thousands(v.Writes), v.LostUpdates, v.Stale+v.LateStale, v.Losses, len(v.Overlaps), len(v.Violations))
 	}
 	line("")
+	roundsOf(rounds, line)
+	line("")
 	line("## Controls")
 	line("")
 	line("The same checker, but one rule is left out, or another library locks: here it must find violations,")
@@ -327,6 +330,36 @@ func databaseNames(drivers map[string]bool) string {
 		names = append(names, map[string]string{"pgx": "PostgreSQL", "sqlite": "SQLite"}[d])
 	}
 	return strings.Join(names, " and ")
+}
+
+// roundsOf tells how often each kind of lock was attacked on each topology.
+func roundsOf(rounds map[string]int, line func(format string, args ...any)) {
+	all, never := map[string]bool{}, 0
+	for _, r := range possible() {
+		set := r.Kind + " on " + r.Topology
+		if all[set] = true; rounds[set] == 0 {
+			never++
+		}
+	}
+	line("Rounds of each kind on each topology; – if a topology does not have this kind:")
+	line("")
+	line("| kind | %s |", strings.Join(topologies, " | "))
+	line("|---|%s", strings.Repeat("---|", len(topologies)))
+	for _, kind := range kinds {
+		row := "| " + kind
+		for _, on := range topologies {
+			if set := kind + " on " + on; all[set] {
+				row += fmt.Sprint(" | ", rounds[set])
+			} else {
+				row += " | –"
+			}
+		}
+		line("%s |", row)
+	}
+	if never > 0 {
+		line("")
+		line("**%d of these %d were never attacked**: the run shows nothing of them.", never, len(all))
+	}
 }
 
 func controlsOf(all []*result, line func(format string, args ...any)) {

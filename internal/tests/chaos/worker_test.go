@@ -38,7 +38,7 @@ type order struct {
 	DSN      string
 	Unfenced bool // the control: writes do not claim their fences
 	LongHold bool // holds are long, so that faults hit them
-	Brisk    bool // holds are short
+	Brisk    bool // holds are short, and few of them write
 	History  string
 }
 
@@ -216,7 +216,7 @@ func (w *worker) use(rng *rand.Rand, g grant, h *hold) {
 	switch {
 	case w.Unfenced: // a control, whose few rounds must show a pause between a read and its write
 		half, writes = h.granted, 1
-	case w.db == nil, w.Kind == kindSemaphore, h.fence == 0 && w.Library == "", rng.IntN(3) == 0:
+	case w.db == nil, w.Kind == kindSemaphore, h.fence == 0 && w.Library == "", rng.IntN(3) == 0, w.Brisk && rng.IntN(4) > 0:
 		writes = 0
 	case w.LongHold:
 		writes = 1

@@ -34,7 +34,7 @@ type round struct {
 	Library  string
 	Unfenced bool
 	LongHold bool
-	Brisk    bool     // many keys and callers, and short holds, for many grants
+	Brisk    bool     // many keys and callers, and short holds, of which one in six writes
 	Only     []string // the names of the faults; none: all that fit
 	Patch    [2]string
 	Keys     int
