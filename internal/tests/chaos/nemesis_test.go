@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -168,6 +169,7 @@ var nemeses = []nemesis{
 		return s.Resume
 	})},
 	{name: "slot moved", on: onCluster, alone: true, begin: moveSlot},
+	{name: "slot moved atomically", on: func(w *world) bool { return w.cluster != nil && w.atomic != "" }, alone: true, begin: moveAtomically},
 	{name: rollingRestart, on: func(w *world) bool { return w.quorum() && blank(w) }, alone: true, begin: func(w *world) func() {
 		for _, s := range w.servers {
 			s.Restart()
@@ -343,16 +345,14 @@ func digestsOf(names []string) (all []string) {
 	return all
 }
 
-// moveSlot moves the slot of a key to another master, slowly.
-func moveSlot(w *world) func() {
-	slot := -1
-	var source, target *redistest.Server
+// slotToMove returns the slot of a key, its master and another master; -1 if there is none now.
+func (w *world) slotToMove() (slot int, source, target *redistest.Server) {
 	masters := w.masters()
 	if len(masters) < 2 {
-		return nil
+		return -1, nil, nil
 	}
 	w.admin(masters[0], func(ctx context.Context, c *redis.Client) string {
-		slot = int(c.ClusterKeySlot(ctx, "chaos:"+string(rune('0'+w.rng.IntN(w.Keys)))).Val())
+		slot = int(c.ClusterKeySlot(ctx, fmt.Sprint("chaos:", w.rng.IntN(w.Keys))).Val())
 		shards := c.ClusterSlots(ctx).Val() //nolint:staticcheck // it shows the owner of a slot
 		for _, shard := range shards {
 			for _, s := range masters {
@@ -368,6 +368,15 @@ func moveSlot(w *world) func() {
 		return ""
 	})
 	if source == nil || target == nil || source == target {
+		return -1, nil, nil
+	}
+	return slot, source, target
+}
+
+// moveSlot moves the slot of a key to another master, slowly.
+func moveSlot(w *world) func() {
+	slot, source, target := w.slotToMove()
+	if slot < 0 {
 		return nil
 	}
 	// A failover that an earlier trouble has caused may come in between. Then the move is
@@ -384,6 +393,15 @@ func moveSlot(w *world) func() {
 	}
 }
 
+// moveAtomically moves the slot of a key to another master with all its keys in one step. A failover
+// that comes in between ends the move, and the slot stays.
+func moveAtomically(w *world) func() {
+	if slot, source, target := w.slotToMove(); slot >= 0 {
+		w.cluster.MoveAtomically(&tolerant{TB: w.T}, w.atomic, slot, source, target)
+	}
+	return nil
+}
+
 // tolerant logs errors, and remembers that there was one.
 type tolerant struct {
 	testing.TB
@@ -394,6 +412,11 @@ func (t *tolerant) Errorf(format string, args ...any) {
 	t.Helper()
 	t.failed = true
 	t.Logf(format, args...)
+}
+
+func (t *tolerant) Error(args ...any) {
+	t.Helper()
+	t.Errorf("%s", fmt.Sprint(args...))
 }
 
 // fits returns the faults that make sense in this world.

@@ -60,7 +60,8 @@ type world struct {
 	clocks   map[*redistest.Server]*redistest.Clock
 	sentinel *redistest.SentinelSet
 	cluster  *redistest.Cluster
-	durable  bool // the servers keep their data over a restart
+	atomic   string // the command by which the Cluster moves a slot in one step, if it has one
+	durable  bool   // the servers keep their data over a restart
 
 	workers []*seat
 	driver  string
@@ -154,6 +155,7 @@ func (w *world) startServers() {
 		w.durable = false
 		w.cluster = redistest.StartCluster(w, "--cluster-node-timeout", "2000")
 		w.servers = append(slices.Clone(w.cluster.Masters), w.cluster.Replicas...)
+		w.atomic = w.cluster.Masters[0].AtomicMove(w)
 		return
 	}
 	pairs := w.Topology == quorumPairs
