@@ -22,6 +22,9 @@ type place struct {
 	box       mailbox   // the events of the token
 	posted    bool      // the post has registered the token
 	clock     anchor    // ties the server's clock to the local clock; made from the last answer
+	// handed is the fence of a grant that a message has brought too late to be sure of it, until the
+	// next answer shows whether the token still holds the key.
+	handed uint64
 
 	// True if the last answer was that the key is busy. Then the fields below are up to date, and
 	// events of the key matter.

@@ -350,3 +350,28 @@ func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 		release(t, next)
 	})
 }
+
+// A process stands still while it gets the key, so the server passes the key on, and the process loses
+// the places of all its waiters. When it continues, none of them sleeps beside a free key.
+func TestWaitersWhosePlacesWereLostWithAHandOffAskAgain(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, ps := processes(t, store, 3)
+		own := locker.Rule{Key: "a", EndAfter: time.Minute} // own terms, so each waiter has its own place
+		held := acquire(t, ls[2], locker.Rule{Key: "a"})
+		first, second := startWaiting(t, ls[0], own), startWaiting(t, ls[0], own)
+		behind := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+		<-time.After(2 * time.Second) // then they ask seldom
+		ps[0].Pause()
+		release(t, held)
+		stays := behind.awaitGrant(4 * time.Second)
+		ps[0].Resume()
+		<-time.After(500 * time.Millisecond)
+		if n := store.Queued(); n != 2 {
+			t.Errorf("%d waiters have a place again, want 2", n)
+		}
+		release(t, stays)
+		release(t, first.awaitGrant(100*time.Millisecond))
+		release(t, second.awaitGrant(100*time.Millisecond))
+		nothingLeft(t, store)
+	})
+}

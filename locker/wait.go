@@ -426,6 +426,12 @@ func (w *waiter) handleAnswer(g store.Grant) state {
 	}
 	p.token.endCall(p.eventOf(g))
 	w.failure = nil
+	// A hand-off that nobody has confirmed in time costs all waiters of this process and key their
+	// places in the queue. They are told, because otherwise they sleep beside a free key.
+	if late := p.handed; late != 0 && late != g.Fence {
+		w.engine.post.deliver(store.Event{Kind: store.EventFree, Key: p.claim.Key, Inbox: p.claim.Inbox})
+	}
+	p.handed = 0
 	switch g.State {
 	case store.Granted:
 		return w.newLease(g, p.sentAt, 0)
@@ -604,6 +610,7 @@ func (w *waiter) takeGrant(g store.Event) state {
 	w.noteHandoff(Peer{Traceparent: g.ReleasedBy}, "remote", 0)
 	since, certain := w.place.grantTime(w.engine, g)
 	if !certain {
+		w.place.handed = g.Fence
 		return asking
 	}
 	return w.newLease(store.Grant{State: store.Granted, Fence: g.Fence, FenceCount: g.FenceCount, At: g.At, Writer: g.Writer}, since, g.HandoffTTL)
