@@ -51,7 +51,7 @@ changed meanwhile.`,
 					return err
 				}
 				if !yes {
-					if err := confirm(c, seen); err != nil {
+					if err := confirm(c, seen, fence); err != nil {
 						return err
 					}
 				}
@@ -105,11 +105,20 @@ func (l lock) hasPermit(fence uint64) bool {
 }
 
 // confirm asks the operator at the terminal whether to break the lock l.
-func confirm(c *cobra.Command, l lock) error {
+func confirm(c *cobra.Command, l lock, fence uint64) error {
 	if err := showText(c.OutOrStdout(), l, nil); err != nil {
 		return err
 	}
-	return ask(c, "\nThe holder may go on working until it notices. Take its lease away? [y/N] ", "nothing was broken")
+	question := "The holder may go on working until it notices. Take its lease away?"
+	switch l.state() {
+	case "shared":
+		question = fmt.Sprintf("The readers may go on until they notice. Take all leases (%d) away?", l.Readers)
+	case "permits":
+		question = fmt.Sprintf("The holder of fence %d may go on working until it notices. Take its permit away?", fence)
+	case "kept":
+		question = "Nobody works under this lock. Free it before its time is over?"
+	}
+	return ask(c, "\n"+question+" [y/N] ", "nothing was broken")
 }
 
 // ask asks the operator at the terminal. It returns an error if there is no terminal, and the error

@@ -60,7 +60,7 @@ func TestBreakAsks(t *testing.T) {
 	l := locktest.Single(t, server.Client(t))
 	lease := locktest.Acquire(t, l, locker.Rule{Key: "order:1", Metadata: "checkout-7"})
 	ask := func(answer string) (screen string, exit int) {
-		cmd := latchctl(t, nodes, "break", "order:1", "--fence", fmt.Sprint(lease.Fence()), "--reason", "gone")
+		cmd := latchctl(t, nodes, "break", lease.Key(), "--fence", fmt.Sprint(lease.Fence()), "--reason", "gone")
 		term := atTerminal(t, cmd)
 		term.await("[y/N]")
 		term.typeText(answer)
@@ -82,6 +82,27 @@ func TestBreakAsks(t *testing.T) {
 	if info, err := l.Inspect(t.Context(), "order:1"); err != nil || info.Held {
 		t.Fatalf("the lease is there after a yes: %+v, %v", info, err)
 	}
+
+	// It says what a yes takes away.
+	readers, err := locker.NewReadWrite(server.Client(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	permits, err := locker.NewSemaphore(server.Client(t), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease = locktest.Acquire(t, readers, locker.Rule{Key: "page", Mode: locker.Shared})
+	screen, _ = ask("n\n")
+	checkContains(t, screen, "The readers", "all leases (1)")
+	lease = locktest.Acquire(t, permits, locker.Rule{Key: "pool"})
+	screen, _ = ask("n\n")
+	checkContains(t, screen, fmt.Sprintf("The holder of fence %d", lease.Fence()), "Take its permit away?")
+	locktest.Release(t, lease)
+	lease = locktest.Acquire(t, l, locker.Rule{Key: "today", KeepFor: time.Hour})
+	locktest.Release(t, lease)
+	screen, _ = ask("n\n")
+	checkContains(t, screen, "Free it before its time is over?")
 }
 
 // terminal is a pseudo-terminal at which a program runs.

@@ -42,7 +42,7 @@ func (d *doctor) settings(ctx context.Context, c *redis.Client, ahead time.Durat
 		report(bad, "version", "Redis "+info["redis_version"], "install Redis 6.2 or newer: older ones lack commands that every step uses")
 	}
 	if info["role"] == "slave" {
-		report(bad, "role", "it is a replica of "+info["master_host"], "give the master; or the Sentinels, with master_name in the URL")
+		report(bad, "role", "it is a replica of "+info["master_host"]+":"+info["master_port"], "give the master; or the Sentinels, with master_name in the URL")
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
 		report(bad, "eviction", "the server may drop leases when its memory is full (maxmemory-policy "+policy+")", "give caches a server of their own, then CONFIG SET maxmemory-policy noeviction; on a full server raise maxmemory first, or no lock can be taken")
@@ -74,6 +74,8 @@ func (d *doctor) probe(ctx context.Context, c redis.UniversalClient) {
 		d.report("all", hint, "probe", "this user may not lock a key that begins with "+d.key+": "+text, "try a key of the service: --key")
 	case strings.Contains(text, "OOM"):
 		d.report("all", bad, "probe", "the server is full, and no key can be locked: "+text, "raise maxmemory, or remove data that is not of locks (INFO memory); no FLUSHALL, and no eviction policy: they drop leases")
+	case strings.Contains(text, "READONLY"):
+		d.report("all", bad, "probe", "this server takes no writes: "+text, "give the master; or the Sentinels, with master_name in the URL")
 	case err != nil:
 		d.report("all", bad, "probe", "a key that begins with "+d.key+" cannot be locked: "+text, "docs/operations.md, What Redis must allow, has the ACL for a user of locks; docs/hosted.md says which kind of Locker fits which service")
 	case polls != "":
@@ -150,7 +152,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	for _, n := range nodes {
 		if n.State != store.NodeVotes {
 			out++
-			advice := "bring it back before another node fails; docs/runbook.md, node out"
+			advice := "bring it back: locks need more than half of the nodes; docs/runbook.md, node out"
 			if n.State == store.NodeJoins {
 				advice = "wait, and restart no other node; run enroll only for servers that were never used; docs/runbook.md, node out"
 			}

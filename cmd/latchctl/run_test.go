@@ -330,7 +330,7 @@ func TestRunWithALimit(t *testing.T) {
 	second.file("started")
 	exits(t, 1, nodes, "run", "job", "--limit", "2", "-n", "--", "true")
 	checkContains(t, exits(t, 0, nodes, "ls").out, "permits 2/2")
-	checkContains(t, exits(t, 0, nodes, "show", "job").out, "2 of 2 units", "first", "second")
+	checkContains(t, exits(t, 0, nodes, "show", "job").out, "2 of 2 units", "SINCE", "first", "second")
 	checkContains(t, exits(t, 64, nodes, "break", "job", "--reason", "x").err, "lists the permits")
 	var l lockJSON
 	if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", "job", "--json").out), &l); err != nil {

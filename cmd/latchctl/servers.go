@@ -115,14 +115,15 @@ func (cs clients) engine() (l *locker.Engine, err error) {
 // dial returns a client for the URL text. The URL or the answer of the server determines the kind
 // of client.
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
-	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)
 	if strings.Contains(text, ",redis://") || strings.Contains(text, ",rediss://") {
-		err = errors.New("separate the nodes by spaces, or give each its own --node")
+		return nil, usage("--node: separate the nodes by spaces, or give each its own --node")
 	}
-	if err != nil {
-		return nil, wrong(err)
+	// Neither the text nor an error about it is printed if a part of a password may stand behind the host.
+	if err != nil || strings.Contains(u.RequestURI()+u.Fragment, "@") {
+		return nil, usage("--node: a URL cannot be read; in a password, write %%40 for @, %%2F for /, %%3F for ?, %%23 for #")
 	}
+	wrong := func(err error) error { return usage("--node %s: %w", u.Redacted(), err) }
 	query := u.Query()
 	switch {
 	case query.Has("master_name"):
@@ -161,23 +162,6 @@ func dialCluster(text string, wrong func(error) error) (redis.UniversalClient, e
 	}
 	o.ContextTimeoutEnabled = true
 	return redis.NewClusterClient(o), nil
-}
-
-// withoutPassword returns the URL text without its password.
-func withoutPassword(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return "(a URL that cannot be read)"
-	}
-	return u.Redacted()
-}
-
-// hideURL removes the URL from an error of net/url, because the URL may contain a password.
-func hideURL(err error) error {
-	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse does not wrap this error
-		return e.Err
-	}
-	return err
 }
 
 // overdue returns err, but if ctx has reached the time-out of the flag --timeout, it returns an

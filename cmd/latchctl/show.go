@@ -30,8 +30,8 @@ func newShow(to *servers) *cobra.Command {
 trace is the trace under which the holder took the key, if the holder's service sends
 its spans (package otel).
 
-A semaphore is shown with its permits, each with its fence, and how many units it
-holds. MODE is then the units that the waiter wants, of how many.
+A semaphore is shown with its permits, each with its fence, how many units it holds,
+and since when: a permit that leaked is renewed, and only old. MODE is then the units that the waiter wants, of how many.
 
 Readers are listed with what is left of their leases. They leave no metadata of their
 own on the server: holder and since are those of the first reader.
@@ -128,9 +128,13 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 	for i, r := range l.Reading {
 		readers = append(readers, []string{strconv.Itoa(i + 1), processText(r.Process), span(r.Left)})
 	}
-	permits := [][]string{{"FENCE", "UNITS", "LEFT", "HOLDER", "TRACE"}}
+	permits := [][]string{{"FENCE", "UNITS", "SINCE", "LEFT", "HOLDER", "TRACE"}}
 	for _, p := range l.Permits {
-		permits = append(permits, []string{strconv.FormatUint(p.Fence, 10), strconv.Itoa(p.Weight), span(p.Left), orDash(printable(p.Metadata)), orDash(traceOf(p.Traceparent))})
+		since := "-"
+		if !p.Since.IsZero() && !l.Since.IsZero() {
+			since = span(l.age + l.Since.Sub(p.Since))
+		}
+		permits = append(permits, []string{strconv.FormatUint(p.Fence, 10), strconv.Itoa(p.Weight), since, span(p.Left), orDash(printable(p.Metadata)), orDash(traceOf(p.Traceparent))})
 	}
 	queue := [][]string{{"#", "WAITS", "MODE", "PROCESS", "STATE", "WAITER"}}
 	for i, w := range waiters {
@@ -179,6 +183,9 @@ func (l lock) explain() string {
 func (l lock) untilEnd() string {
 	if l.Left < 0 {
 		return "∞: the key has no TTL"
+	}
+	if l.Kept {
+		return l.remaining()
 	}
 	return l.remaining() + ", unless it is renewed"
 }
