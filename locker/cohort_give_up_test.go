@@ -58,6 +58,58 @@ func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
 	}
 }
 
+// The leader of a process knows when its place is to be asked for again. If callers come and give up
+// steadily, each leader leaves before that time, and the question must not be put off by every next one:
+// nobody would find out that the holder has died.
+func TestSteadyCallersWhoGiveUpFindTheKeyThatADeadHolderLeaves(t *testing.T) {
+	for _, every := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond} {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			ls, ps := processes(t, store, 2)
+			rule := locker.Rule{Key: "a", TTL: 10 * time.Second, Wait: 5 * time.Second}
+			acquire(t, ls[0], rule)
+			began := time.Now()
+			ps[0].Pause() // it renews no more
+			var callers sync.WaitGroup
+			var first time.Duration
+			for time.Since(began) < 40*time.Second {
+				callers.Go(func() {
+					lease, err := ls[1].Acquire(t.Context(), rule)
+					if err != nil {
+						return
+					}
+					if first == 0 {
+						first = time.Since(began)
+					}
+					release(t, lease)
+				})
+				<-time.After(every)
+			}
+			callers.Wait()
+			if first == 0 || first > 11500*time.Millisecond {
+				t.Errorf("with a caller each %v, the first grant came after %v, and the lease was over after 10 s", every, first)
+			}
+			ps[0].Resume()
+		})
+	}
+}
+
+// The head of the queue is told when the key will be free. It gives up, and the next leader of its
+// process asks at that time.
+func TestALeaderThatGivesUpLeavesTheTimeOfTheNextQuestion(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		ls, _ := processes(t, store, 2)
+		lease := acquire(t, ls[0], locker.Rule{Key: "a", TTL: 20 * time.Second, KeepFor: 9 * time.Second})
+		leader, next := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[1], locker.Rule{Key: "a"})
+		<-time.After(8 * time.Second)
+		release(t, lease)
+		<-time.After(200 * time.Millisecond)
+		leader.cancel()
+		<-leader.ended
+		release(t, next.awaitGrant(850*time.Millisecond))
+		nothingLeft(t, store)
+	})
+}
+
 func TestALeaderThatGivesUpHandsTheLeadOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -33,6 +33,7 @@ type place struct {
 	position     int // in the server's queue; 1 is the head; 0: unknown, or in no queue
 	notListening bool
 	rechecks     int
+	askAt        time.Time // when the next question is due; zero: it was not decided since the last one
 }
 
 // prepare makes the place ready for the first acquire of w. It reserves a block of fences if w
@@ -87,7 +88,7 @@ func (p *place) expectAt(e *Engine, inbox string) {
 
 // send notes that a question with the token is sent at the time now.
 func (p *place) send(now time.Time) {
-	p.sentAt = now
+	p.sentAt, p.askAt = now, time.Time{}
 	if p.token.ask() {
 		p.firstSent = now
 	}

@@ -564,12 +564,15 @@ func (w *waiter) waitInQueue() state {
 			return asking
 		}
 	}
-	pause, ok := w.patience()
-	if !ok {
-		return w.end(nil, w.giveUp(errWaitOver))
+	// A leader that takes the place over asks when its predecessor would have asked.
+	if p.askAt.IsZero() {
+		pause, ok := w.patience()
+		if !ok {
+			return w.end(nil, w.giveUp(errWaitOver))
+		}
+		p.askAt = time.Now().Add(pause)
 	}
-	askAt := time.Now().Add(pause)
-	timer := e.timers.Start(pause)
+	timer := e.timers.Start(time.Until(p.askAt))
 	defer e.timers.Stop(timer)
 	a := awaited{timer: timer.C, bell: p.box.bell}
 	for {
@@ -592,7 +595,11 @@ func (w *waiter) waitInQueue() state {
 		case n.isHead:
 			p.position, w.ahead = 1, 0
 			// The event only makes the waiter ask its next question sooner.
-			timer.Reset(min(time.Until(n.freeBy)+time.Millisecond, headAsks, time.Until(askAt)))
+			soon := min(time.Until(n.freeBy)+time.Millisecond, headAsks)
+			if at := time.Now().Add(soon); at.Before(p.askAt) {
+				p.askAt = at
+			}
+			timer.Reset(time.Until(p.askAt))
 		}
 		switch what, why := w.await(&a); what {
 		case timerFired:
