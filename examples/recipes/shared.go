@@ -28,8 +28,9 @@ func WithdrawBySQL(ctx context.Context, pool *sql.DB, account string, cents int6
 	return ErrNotEnough
 }
 
-// WithdrawUnderLock is for a decision that SQL cannot make, such as a call of another service. The
-// database refuses the commit of a holder that was overtaken.
+// WithdrawUnderLock is for a decision that SQL cannot make. The database refuses the commit of a
+// holder that was overtaken. allow may run again after a collision, and its transaction is open: it
+// calls no other service.
 func WithdrawUnderLock(ctx context.Context, db *sqllock.DB, account string, cents int64, allow func(ctx context.Context, balance int64) error) error {
 	return db.Do(ctx, locker.Rule{Key: "account:" + account}, func(ctx context.Context, tx *sqllock.Tx) error {
 		var balance int64
