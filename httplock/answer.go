@@ -61,17 +61,27 @@ func Reply(w http.ResponseWriter, r *http.Request, err error, opts ...Option) bo
 func fromHandler(err error) (with reply, ok bool) {
 	e, _ := errors.AsType[*locker.Error](err)
 	refused := e != nil && e.Op == locker.OpAcquire
+	if with, ok := rolledBack(err); ok {
+		return with, true
+	}
 	switch {
-	case errors.Is(err, fenced.ErrStale):
-		return overruled, true
-	case errors.Is(err, fenced.ErrTooLate), errors.Is(err, fenced.ErrIdle):
-		return late, true
 	case errors.Is(err, locker.ErrLost) && (!refused || !errors.Is(e, locker.ErrLost)), errors.Is(err, locker.ErrExpired):
 		return overtaken, true
 	case !refused && errors.Is(err, locker.ErrClosed):
 		return interrupted, true
 	case !refused && errors.Is(err, locker.ErrUnavailable) && !errors.Is(err, idempotency.ErrStore):
 		return unrecorded, true
+	}
+	return reply{}, false
+}
+
+// rolledBack returns the reply to an error that says that nothing was changed.
+func rolledBack(err error) (with reply, ok bool) {
+	switch {
+	case errors.Is(err, fenced.ErrStale):
+		return overruled, true
+	case errors.Is(err, fenced.ErrTooLate), errors.Is(err, fenced.ErrIdle):
+		return late, true
 	}
 	return reply{}, false
 }

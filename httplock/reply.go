@@ -224,7 +224,10 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	with := unconfirmed
 	outside, idempotent := r.Context().Value(insideKey{}).(*inside)
 	idempotent = idempotent || m.store != nil
+	undone, ok := rolledBack(err)
 	switch {
+	case ok && m.commits():
+		with = undone
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
 		if with = overtaken; idempotent {
 			with.retry, with.detail = true, uncommitted.detail

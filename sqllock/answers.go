@@ -60,7 +60,7 @@ func (a *answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	default:
 		err = a.h.withoutLease(bound, fn)
 	}
-	if failed != nil && err != nil {
+	if failed != nil && err != nil && !errors.Is(err, ErrIdle) {
 		return failed
 	}
 	return err

@@ -70,7 +70,7 @@ func firstEnd(leases []*locker.Lease) error {
 func leasesOf(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {
-		return nil, fmt.Errorf("sqllock: %w; call this inside of locker.Run, or use Do", locker.ErrUnguarded)
+		return nil, fmt.Errorf("sqllock: %w; give the context of locker.Run or of a guarded request (of Gin: c.Request.Context(), not c); where no lock is held, use Do", locker.ErrUnguarded)
 	}
 	byKey := make(map[string]*locker.Lease)
 	var released error

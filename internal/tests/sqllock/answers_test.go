@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -305,4 +306,36 @@ func TestTheLockOfAnOrderLastsUntilItsAnswerIsCommitted(t *testing.T) {
 			t.Errorf("the balance is %d after %d deposits on 100", got, requests)
 		}
 	})
+}
+
+// A request whose handler keeps its transaction idle for too long is told that nothing was changed, and its
+// observers why.
+func TestAnIdleTransactionOfAnAnswerIsNotAnOutage(t *testing.T) {
+	t.Parallel()
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		answers, err := sqllock.NewAnswers(handle(t, l, db.DB, sqllock.WithIdleLimit(time.Second)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told *httplock.Problem
+		once := httplock.MustIdempotency(l, answers, "shop", httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { told = p }))
+		h := once(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			tx, _ := sqllock.TxFromContext(r.Context())
+			if err := deposit(1)(r.Context(), tx); err != nil {
+				t.Error(err)
+			}
+			<-time.After(1500 * time.Millisecond) // a slow service
+			w.WriteHeader(http.StatusCreated)
+		}))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusServiceUnavailable || told == nil || told.Code != httplock.CodeLost || w.Header().Get("Retry-After") == "" ||
+			!strings.Contains(w.Body.String(), "nothing was changed") || !errors.Is(told, sqllock.ErrIdle) {
+			t.Errorf("%d %s %v: %v", w.Code, w.Body, w.Header(), told)
+		}
+		db.checkBalance(t, 100)
+	}, postgres, maria)
 }

@@ -68,6 +68,9 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 	t.Parallel()
 	forEach(t, func(t *testing.T, db *database) {
+		if err := handle(t, nil, db).Within(t.Context(), deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), "c.Request.Context(), not c") {
+			t.Errorf("no lease: %v", err)
+		}
 		l, _ := memory(t)
 		err := nestRuns(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
 			if err := handle(t, nil, db).WithinAll(ctx, []string{"d"}, deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), `"d"`) {
