@@ -166,7 +166,7 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 	}
 	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return e.can.Revoke(ctx, l, fence, reason) })
 	if err == nil && g.State != store.Released {
-		return &Error{Op: OpRevoke, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
+		return &Error{Op: OpRevoke, Key: key, Err: fmt.Errorf("%w: fence %d; latchctl show %s", ErrGone, fence, key)}
 	}
 	return err
 }

@@ -122,7 +122,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		}
 		if err != nil {
 			silent = err
-			d.report(c.Options().Addr, bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
+			d.report(addressOf(ctx, c), bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
 			return
 		}
 		answered++
@@ -150,6 +150,17 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 	}
 	d.leftovers(ctx, cs)
 	return nil
+}
+
+// addressOf returns the address of c's server. Behind Sentinels, the master names it.
+func addressOf(ctx context.Context, c *redis.Client) string {
+	addr := c.Options().Addr
+	if addr == "FailoverClient" {
+		if info, err := c.ClientInfo(ctx).Result(); err == nil {
+			return info.LAddr
+		}
+	}
+	return addr
 }
 
 // print writes each finding with its advice to w, as text.

@@ -18,10 +18,10 @@ import (
 // settings finds what a server's settings break. ahead is how far its clock is ahead of this
 // machine's.
 func (d *doctor) settings(ctx context.Context, c *redis.Client, ahead time.Duration) {
-	found := 0
+	found, server := 0, addressOf(ctx, c)
 	report := func(l level, check, text, advice string) {
 		found++
-		d.report(c.Options().Addr, l, check, text, advice)
+		d.report(server, l, check, text, advice)
 	}
 	if ahead.Abs() > time.Second {
 		report(hint, "clock", fmt.Sprintf("the clocks of the server and of this machine differ by %v: logs show wrong times, and fences follow the server's clock", ahead.Abs().Round(time.Millisecond)), "run NTP on both")
@@ -42,7 +42,7 @@ func (d *doctor) settings(ctx context.Context, c *redis.Client, ahead time.Durat
 		report(bad, "version", "Redis "+info["redis_version"], "install Redis 6.2 or newer: older ones lack commands that every step uses")
 	}
 	if info["role"] == "slave" {
-		report(bad, "role", "it is a replica of "+info["master_host"]+":"+info["master_port"], "give the master; or the Sentinels, with master_name in the URL")
+		report(bad, "role", "it is a replica of "+info["master_host"]+":"+info["master_port"], giveTheMaster)
 	}
 	if policy := info["maxmemory_policy"]; policy != "" && policy != "noeviction" && info["maxmemory"] != "0" {
 		report(bad, "eviction", "the server may drop leases when its memory is full (maxmemory-policy "+policy+")", "give caches a server of their own, then CONFIG SET maxmemory-policy noeviction; on a full server raise maxmemory first, or no lock can be taken")
@@ -57,6 +57,8 @@ func (d *doctor) settings(ctx context.Context, c *redis.Client, ahead time.Durat
 		report(okay, "settings", "fit for locks", "")
 	}
 }
+
+const giveTheMaster = "give the master; or the Sentinels, with master_name in the URL"
 
 // probeTTL is how long the throw-away key lasts at most.
 const probeTTL = 5 * time.Second
@@ -75,7 +77,7 @@ func (d *doctor) probe(ctx context.Context, c redis.UniversalClient) {
 	case strings.Contains(text, "OOM"):
 		d.report("all", bad, "probe", "the server is full, and no key can be locked: "+text, "raise maxmemory, or remove data that is not of locks (INFO memory); no FLUSHALL, and no eviction policy: they drop leases")
 	case strings.Contains(text, "READONLY"):
-		d.report("all", bad, "probe", "this server takes no writes: "+text, "give the master; or the Sentinels, with master_name in the URL")
+		d.report("all", bad, "probe", "this server takes no writes: "+text, giveTheMaster)
 	case err != nil:
 		d.report("all", bad, "probe", "a key that begins with "+d.key+" cannot be locked: "+text, "docs/operations.md, What Redis must allow, has the ACL for a user of locks; docs/hosted.md says which kind of Locker fits which service")
 	case polls != "":

@@ -53,6 +53,9 @@ func TestDoctorOfHealthyServers(t *testing.T) {
 			all := diagnosis(t, 0, s.nodes)
 			finds(t, all, "persistence", hint, "append-only")
 			finds(t, all, "locks", okay, "are held")
+			if all["persistence"].Server == "FailoverClient" {
+				t.Error("doctor does not name the master behind the Sentinels")
+			}
 			if name != "quorum" {
 				finds(t, all, "probe", okay, "")
 			} else {
@@ -97,7 +100,11 @@ func TestDoctorFinds(t *testing.T) {
 	locktest.Release(t, waiter.Granted(10*time.Second))
 
 	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+strings.TrimPrefix(server.Addr(), "127.0.0.1:"))
-	finds(t, diagnosis(t, 1, []string{"redis://" + replica.Addr()}), "role", bad, "replica of")
+	all := diagnosis(t, 1, []string{"redis://" + replica.Addr()})
+	finds(t, all, "role", bad, "replica of "+server.Addr())
+	if advice := all["probe"].Advice; advice != giveTheMaster {
+		t.Errorf("the advice about a replica is %q", advice)
+	}
 }
 
 // Who calls doctor with the URL of a service's user learns whether this user may lock the keys of the
