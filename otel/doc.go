@@ -50,7 +50,8 @@
 // is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
 // lock because the adapter fails open. Otherwise the result is the reason why the request was refused
 // or lost its lock. The reasons are lock_busy, invalid_key, body_too_large, unsupported_media_type,
-// idempotency_key_reused and the other codes of httplock and reasons of grpclock, in lower case.
+// idempotency_key_reused and the other codes of httplock and reasons of grpclock, in lower case. Of
+// several locks, the span shows the last one, or the one that the request waited for.
 //
 // These are the attributes:
 //

@@ -173,3 +173,23 @@ func TestTheSpanAroundARequestShowsWaitsAndReplays(t *testing.T) {
 		}
 	})
 }
+
+// A lock inside that is free does not hide the wait for the lock outside.
+func TestTheSpanAroundARequestShowsTheLockThatItWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		store := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer))
+		h := httplock.MustNew(l, "order:42")(httplock.MustIdempotency(l, idempotency.NewMemory(), "shop")(
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })))
+		store.Occupy("order:42", 2*time.Second)
+		ctx, span := tel.tracer.Start(t.Context(), root)
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
+		r.Header.Set("Idempotency-Key", "k")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		span.End()
+		if got := text(tel.span(t, root).Attributes()); !strings.HasPrefix(got, "name=order result=acquired wait.duration=2") {
+			t.Errorf("the span around the request has %s", got)
+		}
+	})
+}
