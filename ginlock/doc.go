@@ -103,7 +103,7 @@
 //
 //	drained := make(chan error, 1)
 //	go func() { drained <- l.Drain(ctx) }() // refuses the waiters, and waits for the holders
-//	err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(ctx))
+//	err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(context.Background()))
 //
 // During Drain, requests that hold a lock finish. Requests that wait for a lock, and those that
 // come later, are answered 503 with Retry-After and Connection: close, so that the next attempt

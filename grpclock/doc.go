@@ -137,8 +137,9 @@
 //
 //	drained := make(chan error, 1)
 //	go func() { drained <- l.Drain(ctx) }() // calls that wait or come later get UNAVAILABLE
+//	context.AfterFunc(ctx, server.Stop)     // GracefulStop waits for open streams without an end
 //	server.GracefulStop()                   // sends a GOAWAY at once; handlers finish
-//	err := errors.Join(<-drained, l.Close(ctx))
+//	err := errors.Join(<-drained, l.Close(context.Background()))
 //
 // If GracefulStop began after Drain, refused clients would come back over their connections to this
 // process. GracefulStop alone would wait for all calls in the queues of the locks. Close alone

@@ -52,7 +52,7 @@ func ExampleNew_shutdown() {
 	stop := func(ctx context.Context) error {
 		drained := make(chan error, 1)
 		go func() { drained <- l.Drain(ctx) }() // refuses the waiters, and waits for the holders
-		err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(ctx))
+		err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(context.Background()))
 		return err
 	}
 	fmt.Println(stop(context.Background()))

@@ -326,7 +326,7 @@ func Drain(ctx context.Context, l Locker) error {
 //
 //	err := l.Drain(ctx)                          // refuses newcomers; the holders finish
 //	err = errors.Join(err, server.Shutdown(ctx)) // the server sends the last responses
-//	err = errors.Join(err, l.Close(ctx))
+//	err = errors.Join(err, l.Close(context.Background())) // not ctx, which may be over
 //
 // Each further Drain waits as well; the first ctx that ends is the end of the holders' time. A
 // Close during a Drain ends the contexts of the leases at once, and the Drain with ErrClosed. After

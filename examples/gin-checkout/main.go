@@ -75,7 +75,7 @@ func serve(listen, url string) error {
 		// a load balancer makes its readiness probe fail first, and waits until that is noticed.
 		drained := make(chan error, 1)
 		go func() { drained <- s.locker.Drain(ctx) }()
-		shutDown <- errors.Join(server.Shutdown(ctx), <-drained, s.locker.Close(ctx))
+		shutDown <- errors.Join(server.Shutdown(ctx), <-drained, s.locker.Close(context.Background()))
 	})
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err

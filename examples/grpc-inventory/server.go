@@ -55,8 +55,9 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 		// leave, so it begins at once.
 		drained := make(chan error, 1)
 		go func() { drained <- l.Drain(ctx) }()
+		context.AfterFunc(ctx, g.Stop) // GracefulStop waits for open streams without an end
 		g.GracefulStop()
-		return errors.Join(<-drained, l.Close(ctx))
+		return errors.Join(<-drained, l.Close(context.Background()))
 	}
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
