@@ -14,6 +14,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/store"
+	"github.com/latchkit/latchkit/locker"
 )
 
 // beforeRevocation is a hook that calls swap before the step that revokes.
@@ -35,28 +36,38 @@ func (b beforeRevocation) ProcessHook(next redis.ProcessHook) redis.ProcessHook 
 }
 
 // When the revocation comes, the permit that it names has ended, and the same token has another
-// permit.
-func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
+// permit. Or the lease has ended, and another token has the key.
+func TestARevocationHitsOnlyTheGrantWithItsFence(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	client, direct := server.Client(t), locktest.SemaphoreStore(server.Client(t))
-	s, c := locktest.SemaphoreStore(client), unitsOf(rand.Text(), 1, 2)
-	granted(t, direct, unitsOf(c.Key, 1, 2))
-	first, err := direct.Acquire(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
+	for name, open := range map[string]func(locker.Client) store.Store{"a permit": locktest.SemaphoreStore, "a lease": locktest.SingleStore} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			client, direct := server.Client(t), open(server.Client(t))
+			s, c := open(client), claimOf(rand.Text())
+			later := claimOf(c.Key)
+			if name == "a permit" {
+				c = unitsOf(c.Key, 1, 2)
+				later = c
+				granted(t, direct, unitsOf(c.Key, 1, 2))
+			}
+			first, err := direct.Acquire(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			swaps := 0
+			client.AddHook(beforeRevocation{func() {
+				if swaps++; swaps == 1 { // the text of the script follows its digest
+					stateOf(t, store.Released)(direct.Release(t.Context(), c))
+					granted(t, direct, later)
+				}
+			}})
+			stateOf(t, store.NotOurs)(store.CapabilitiesOf(s).Revoke(t.Context(), c.Key, first.Fence, "drill"))
+			if swaps == 0 {
+				t.Fatal("positive control: nothing was swapped")
+			}
+			renewed(t, direct, later, store.Granted)
+		})
 	}
-	swaps := 0
-	client.AddHook(beforeRevocation{func() {
-		swaps++
-		stateOf(t, store.Released)(direct.Release(t.Context(), c))
-		granted(t, direct, c)
-	}})
-	stateOf(t, store.NotOurs)(store.CapabilitiesOf(s).Revoke(t.Context(), c.Key, first.Fence, "drill"))
-	if swaps == 0 {
-		t.Fatalf("positive control: the permit was not swapped")
-	}
-	renewed(t, direct, c, store.Granted)
 }
 
 // All keys of a semaphore last as long as its last permit, also after a renewal of this permit.
