@@ -301,3 +301,50 @@ func TestARevokedTokenIsNotHandedOn(t *testing.T) {
 		nothingLeft(t, store)
 	})
 }
+
+// The callers of one key come faster than they can be served, so each leader gives up while its
+// question is under way. The next leader takes the answer, and the key is used all the time.
+func TestAnOverloadedProcessIsServedAlthoughItsLeadersGiveUp(t *testing.T) {
+	for name, wrap := range map[string]func(l locker.Locker) locker.Locker{
+		"callers whose Wait is over": func(l locker.Locker) locker.Locker { return l },
+		"callers who leave":          func(l locker.Locker) locker.Locker { return leaving{l} },
+	} {
+		virtual(t, func(t *testing.T, store *lockertest.Memory) {
+			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)
+			l := wrap(lockertest.NewLocker(t, store))
+			began := time.Now()
+			var callers sync.WaitGroup
+			served := make([]int, 6)
+			for time.Since(began) < 6*time.Second {
+				callers.Go(func() {
+					lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Second})
+					if err != nil {
+						return
+					}
+					if second := int(time.Since(began) / time.Second); second < len(served) {
+						served[second]++
+					}
+					<-time.After(10 * time.Millisecond)
+					release(t, lease)
+				})
+				<-time.After(5 * time.Millisecond)
+			}
+			callers.Wait()
+			for second, n := range served[1:] {
+				if n < 10 {
+					t.Errorf("%s: %d callers were served in second %d: %v", name, n, second+1, served)
+				}
+			}
+		})
+	}
+}
+
+// leaving is a Locker whose callers leave by their contexts.
+type leaving struct{ locker.Locker }
+
+func (l leaving) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, rule.Wait)
+	defer cancel()
+	rule.Wait = 0
+	return l.Locker.Acquire(ctx, rule)
+}

@@ -292,7 +292,7 @@ func (cs *cohorts) dropHold(h *hold) {
 }
 
 // abdicate is called when the leader w ends without a hold. It makes the next waiter the leader,
-// with the place of w if that place is in the queue. If the server cannot be reached, overdue
+// with the place of w if that place is in the queue, or its question is under way. If the server cannot be reached, overdue
 // waiters fail at once, because otherwise each of them would first ask the server in vain.
 func (cs *cohorts) abdicate(w *waiter) {
 	cs.mu.Lock()
@@ -305,7 +305,7 @@ func (cs *cohorts) abdicate(w *waiter) {
 }
 
 // leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
-// place may be in the server's queue; former may be nil. Without waiters, leadOrEnd ends the cohort.
+// place may be in the server's queue or has a question under way; former may be nil. Without waiters, leadOrEnd ends the cohort.
 // The caller holds cs.mu.
 func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	if c.hold != nil {
@@ -316,7 +316,7 @@ func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	if len(c.waiting) > 0 {
 		t := turn{seen: c.holderFor(-1)} // the new leader is not in front of itself
 		// If it is not clear that the server has the token in its queue, the new leader asks at once.
-		if former != nil && former.place.claim.Queue && former.place.token.state != tokenNowhere {
+		if former != nil && (former.place.question != nil || former.place.claim.Queue && former.place.token.state != tokenNowhere) {
 			t.place = former.handOver()
 		}
 		c.next().turns <- t

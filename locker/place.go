@@ -34,6 +34,10 @@ type place struct {
 	notListening bool
 	rechecks     int
 	askAt        time.Time // when the next question is due; zero: it was not decided since the last one
+	// question is under way, and the leader that sent it has given up. The next leader takes its answer:
+	// if each leader sent a question of its own, a process whose leaders give up faster than the server
+	// answers would be granted the key for nobody, again and again.
+	question *calls.Future
 }
 
 // prepare makes the place ready for the first acquire of w. It reserves a block of fences if w
@@ -162,6 +166,10 @@ func (p *place) giveBack(e *Engine) {
 	if p.posted {
 		p.posted = false
 		e.post.unregister(p.claim.Owner)
+	}
+	if p.question != nil {
+		p.abandon(p.question)
+		p.question = nil
 	}
 	if p.token.state == tokenNowhere {
 		return

@@ -366,12 +366,15 @@ func (w *waiter) ask() state {
 		}
 		p.prepare(w)
 	}
-	w.calls++
-	p.send(time.Now())
+	q := p.question
+	if p.question = nil; q == nil {
+		w.calls++
+		p.send(time.Now())
+		q = e.steps.Begin(w.observed, calls.Acquire, p.claim, nil)
+	}
 	if w.asked.IsZero() {
 		w.asked = p.sentAt
 	}
-	q := e.steps.Begin(w.observed, calls.Acquire, p.claim, nil)
 	wasCurrent := p.current
 	p.current = false
 	silence, end := w.silence()
@@ -405,7 +408,7 @@ func (w *waiter) ask() state {
 			p.abandon(q)
 			return w.handleNoAnswer(errNoAnswer)
 		default:
-			p.abandon(q)
+			p.question = q // for the next leader; if there is none, giveBack abandons it
 			if time.Since(p.sentAt) > freshGrant {
 				w.failure = cmp.Or(w.failure, errNoAnswer)
 			} else {
@@ -735,7 +738,7 @@ func (w *waiter) silence() (expired <-chan time.Time, end func()) {
 	if !w.engine.mayHang {
 		return nil, func() {}
 	}
-	limit := calls.Timeout
+	limit := calls.Timeout - time.Since(w.place.sentAt)
 	if w.busySince.IsZero() { // nobody has answered yet
 		limit = max(unansweredFor-time.Since(w.asked), 0) + lateBy
 	}
