@@ -146,7 +146,8 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 // lease, one after the other, each with a fence of its own, for 10 ms. Then the lease goes back to
 // the server, where other processes wait. Callers share a lease if their Rules have equal Key, Mode
 // and TTL, allow a wait, and do not set KeepFor, EndAfter, OnceFor or Metadata. A quorum promises no
-// order even with WithFair.
+// order even with WithFair. Give [WithMaxWaiters] as well: if more callers come than can be served
+// within their Wait, the server hands the key to callers that have just left.
 func WithFair() Option { return anyOption(func(c *config) { c.handoffs = 1 }) }
 
 // WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), instead of using the
