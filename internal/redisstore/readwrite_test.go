@@ -59,6 +59,24 @@ func TestARevocationKeepsTheTurns(t *testing.T) {
 	}
 }
 
+// The readers of a phase may be evicted. A reader that enters later must not count as the only one:
+// its release frees the key of nobody.
+func TestAReaderThatEntersAfterAnEvictionIsNotTheOnlyOne(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, first := locktest.ReadWriteStore(client), claimOf(rand.Text())
+	first.Mode = store.Shared
+	later := first
+	later.Owner = rand.Text()
+	stateOf(t, store.Granted)(s.Acquire(t.Context(), first))
+	if client.Del(t.Context(), redisstore.ReadersKey(first.Key)).Val() != 1 {
+		t.Fatal("positive control: nothing was evicted")
+	}
+	later.Fence = stateOf(t, store.Granted)(s.Acquire(t.Context(), later)).Fence
+	stateOf(t, store.Released)(s.Release(t.Context(), later))
+	stateOf(t, store.Busy)(s.Acquire(t.Context(), claimOf(first.Key)))
+}
+
 func TestDataOfAnotherTypeBesideAReadWriteLockIsRefused(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
