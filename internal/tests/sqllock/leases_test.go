@@ -199,19 +199,23 @@ func TestATransactionInsideOfAnotherOneOfItsHandleIsRefused(t *testing.T) {
 	l, _ := memory(t)
 	h := handle(t, l, db)
 	nothing := func(context.Context, *sqllock.Tx) error { return nil }
-	err := h.Do(t.Context(), account, func(ctx context.Context, tx *sqllock.Tx) error {
+	err := h.Do(t.Context(), account, func(outer context.Context, tx *sqllock.Tx) error {
+		ctx, cancel := context.WithTimeout(outer, 5*time.Second)
+		defer cancel()
+		background, stop := context.WithTimeout(context.WithoutCancel(outer), 5*time.Second)
+		defer stop()
 		for name, err := range map[string]error{
 			"Within":           h.Within(ctx, nothing),
 			"Do":               h.Do(ctx, locker.Rule{Key: "another"}, nothing),
 			"Do of Operation":  h.Operation("pay").Do(ctx, locker.Rule{Key: "another"}, nothing),
 			"Do in a lock":     locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error { return h.Within(ctx, nothing) }),
-			"after Background": h.Within(context.WithoutCancel(ctx), nothing),
+			"after Background": h.Within(background, nothing),
 		} {
 			if !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "use the outer transaction") || strings.Contains(err.Error(), "Locker") {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		return errors.Join(deposit(1)(ctx, tx), transactWithin(ctx, other, deposit(1)))
+		return errors.Join(deposit(1)(outer, tx), transactWithin(outer, other, deposit(1)))
 	})
 	if err != nil {
 		t.Error(err)
