@@ -179,7 +179,11 @@ func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 		store.Delay(locker.OpAcquire, 0)
 		<-time.After(95 * time.Millisecond)
 		start := time.Now()
-		release(t, <-done)
+		lease := <-done
+		if left := time.Until(lease.Expires()); left < 900*time.Millisecond {
+			t.Errorf("the lease ends in %v", left)
+		}
+		release(t, lease)
 		checkElapsed(t, start, 0, 200*time.Millisecond)
 	})
 }
