@@ -33,12 +33,7 @@ func (l *Lease) release(ctx context.Context, complete bool) error {
 		return l.state.released
 	}
 	defer l.state.ending.Done()
-	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
-	// allocate memory, so observe gets ctx before WithoutCancel is applied.
 	ctx, end := l.engine.cfg.observe(ctx, OpRelease, l.rule)
-	if ctx.Done() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
 	calls := 0
 	if err := l.giveUp(ctx, complete, &calls); err != nil {
 		l.state.released = l.wrap(OpRelease, err)
@@ -95,7 +90,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, sent *int) error {
 
 	timer := e.timers.Start(releaseWithin)
 	defer e.timers.Stop(timer)
-	r := repetition{ctx: ctx, late: timer.C}
+	r := repetition{ctx: context.Background(), late: timer.C} // a release goes on when ctx ends
 	var sentAt time.Time
 	answered, unclear := false, false // unclear: an attempt within the lease had no clear answer
 	defer func() {                    // deferred, because a hook of the client may panic

@@ -73,6 +73,9 @@ func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer 
 			return f
 		}
 	}
+	if step != Acquire {
+		ctx = context.WithoutCancel(ctx)
+	}
 	w.pool.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()

@@ -129,7 +129,7 @@ func (b *batch) transmit(calls []*Call) (gotReply bool) {
 func (b *batch) attempt(calls []*Call, inFull bool) (unknown []*Call, gotReply bool) {
 	ctx, acked := b.ctx.Context, b.queue.acked
 	if len(calls) == 1 {
-		ctx = b.ctx.withValues(calls[0].values)
+		ctx = calls[0].within(ctx)
 	}
 	var pipe redis.Pipeliner // nil: a call by itself
 	if len(calls) > 1 || acked || calls[0].asking {

@@ -289,10 +289,15 @@ func TestTheRightValuesReachTheClient(t *testing.T) {
 	type key struct{}
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 		mine := context.WithValue(t.Context(), key{}, "mine")
-		s := ls.single.brief.join(time.Now())
-		ctx := s.withValues(mine)
+		c := namedCall("x", Ask)
+		c.markListed(mine, time.Now())
+		batch := ls.single.brief.join(time.Now())
+		ctx := c.within(batch)
 		if ctx.Value(key{}) != "mine" {
 			t.Error("the caller's values are lost")
+		}
+		if c.within(batch) == ctx {
+			t.Error("two attempts to send a call share a context, which a hook may have kept")
 		}
 		child, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -60,6 +60,7 @@ type Call struct {
 	Receiver Receiver
 
 	values context.Context // the context whose values the client's hooks see
+	valued valuedContext   // the context of the first attempt to send the call
 	sent   time.Time       // a time between the start of [Links.Send] and the sending of the call
 	hops   int8            // how many times the call was sent on to another node
 	asking bool            // ASKING must come first, because the slot is moving to the node
@@ -130,6 +131,20 @@ func (c *Call) Leave() (sent bool) {
 			return true
 		}
 	}
+}
+
+// within returns a context that ends with ctx and has the values of the call's context. Each attempt
+// to send the call has its own, because a hook may keep it.
+func (c *Call) within(ctx context.Context) context.Context {
+	if c.values == context.Background() {
+		return ctx
+	}
+	v := &c.valued
+	if v.Context != nil {
+		v = new(valuedContext)
+	}
+	*v = valuedContext{ctx, c.values}
+	return v
 }
 
 // markListed turns a fresh call into a listed call, with the values of ctx and the time now.

@@ -263,14 +263,6 @@ func (s *sharedContext) leave() {
 	}
 }
 
-// withValues returns the context together with the values of the context values.
-func (s *sharedContext) withValues(values context.Context) context.Context {
-	if values == context.Background() {
-		return s.Context
-	}
-	return valuedContext{s.Context, values}
-}
-
 // valuedContext is a context that ends with one context and also has the values of another context.
 type valuedContext struct {
 	context.Context
@@ -278,7 +270,7 @@ type valuedContext struct {
 }
 
 // Value first asks the embedded context, because a derived context finds its parent by Value.
-func (v valuedContext) Value(key any) any {
+func (v *valuedContext) Value(key any) any {
 	if own := v.Context.Value(key); own != nil {
 		return own
 	}
