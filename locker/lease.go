@@ -59,7 +59,8 @@ func (l *Lease) Units() int { return l.rule.Weight }
 // do not grow in the order of the grants. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// TTL returns the Rule's TTL, or the default in its place. A grant or a renewal lasts this long.
+// TTL returns the Rule's TTL, or the default in its place. A grant or a renewal lasts this long, or as
+// long as Extend has asked for.
 func (l *Lease) TTL() time.Duration { return l.rule.TTL }
 
 // Expires returns the time at which the lease ends unless it is renewed, on the local monotonic

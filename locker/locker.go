@@ -74,7 +74,7 @@ type Rule struct {
 	Limit int
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int
-	// Metadata is written into the lease instead of the text of [WithMetadata], at most 256 bytes.
+	// Metadata is written into the lease instead of the text of [WithMetadata], cut to 256 bytes.
 	// Other callers see it ([Engine.Inspect], [Error.HolderMetadata]), so put no secret into it. A
 	// lease with Metadata is never shared with other callers of this process. Default: the text of
 	// WithMetadata.
