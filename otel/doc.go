@@ -8,7 +8,8 @@
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss.
-// The spans of the work under the lock are children of "hold NAME". Packages on top of the locks
+// It ends with released when its holder gave the lease back; "release NAME" says what the server
+// answered. The spans of the work under the lock are children of "hold NAME". Packages on top of the locks
 // have spans too: "transact NAME" for a transaction of package sqllock, with the database's own
 // spans inside; "lead NAME" for a term of package lead; "overrun NAME" for a leader's function that
 // still runs after its term; "update NAME" for an update of package optimistic; and "process NAME"
@@ -89,7 +90,7 @@
 //	error.type                   with the status Error: the kind of error, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.OnceFor) is a result
-// and not an error. There are no span events. Losses, late or failed renewals, excluded nodes of a
+// and not an error, and so is the rollback of an idempotent request that failed. There are no span events. Losses, late or failed renewals, excluded nodes of a
 // quorum and warnings about the server are log records: see [WithLogger]. Owners' tokens are never
 // exported, keys only with [WithKey], and error texts only in logs.
 //

@@ -68,6 +68,9 @@ func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.RenewalEvent, kind string) {
 	text := "latchkit: a lease was renewed so late that it was nearly lost"
 	attrs := []slog.Attr{slog.Duration("margin", e.Margin), slog.Duration("ttl", e.TTL)}
+	if e.Margin < 0 {
+		text = "latchkit: the answer to a renewal came after the deadline of the lease, which nobody had taken"
+	}
 	if e.Err != nil {
 		text = "latchkit: a lease could not be renewed, and the renewal is tried again"
 		attrs = append(attrs, slog.String(string(errorTypeKey), kind))

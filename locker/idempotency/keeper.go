@@ -84,7 +84,14 @@ var ErrUnfinished = errors.New("the client has disconnected, and the work did no
 
 // errFailed is what Do's function returns to locker.Run so that the lease is released without a
 // done mark.
-var errFailed = errors.New("the work failed")
+var errFailed error = failed{}
+
+type failed struct{}
+
+func (failed) Error() string { return "the work failed" }
+
+// ErrorType says to traces that a transaction which the work did not want is no error of the lock.
+func (failed) ErrorType() string { return "" }
 
 // Do returns the stored answer to req, or calls work once under req.Rule's lock and stores the
 // outcome. The end of ctx ends the lookup and the wait for the lock, but not the work: see

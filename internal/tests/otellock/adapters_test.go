@@ -18,6 +18,7 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/hibiken/asynq"
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
@@ -228,4 +229,39 @@ func exported(t *testing.T, tel *telemetry) string {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +
 		strings.Join(tel.logs.linesWith(), "\n")
+}
+
+// The transaction of an idempotent request that replies 409 is rolled back. The reply was the handler's
+// wish, so the span of the transaction is no error.
+func TestTheRollbackOfARequestThatFailedIsNoError(t *testing.T) {
+	t.Parallel()
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(tel.observer))
+	pool, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "shop.db")+"?_pragma=busy_timeout(1000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pool.Close() }()
+	db, err := sqllock.New(l, pool)
+	if err == nil {
+		err = db.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := sqllock.NewAnswers(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httplock.MustIdempotency(l, answers, "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the order is paid", http.StatusConflict)
+	}))
+	r := posted(t)
+	r.Header.Set("Idempotency-Key", "k")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	span := tel.span(t, "transact idempotency")
+	if got := text(span.Attributes()); w.Code != http.StatusConflict || span.Status().Code != codes.Unset || !strings.Contains(got, "result=rolled_back") {
+		t.Errorf("%d, the span has %v and %s", w.Code, span.Status(), got)
+	}
 }

@@ -153,3 +153,13 @@ func TestTheRenewalOfALeaseThatWasJustHandedOverIsNotLate(t *testing.T) {
 		}
 	})
 }
+
+// An answer that came after the deadline is not told as a margin below 0 of a lease that was nearly lost.
+func TestARenewalThatWasAnsweredAfterTheDeadlineIsLogged(t *testing.T) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	o := tel.observer.(locker.RenewalObserver)
+	o.Renewed(t.Context(), locker.Rule{Key: "order:42"}, locker.RenewalEvent{Margin: -time.Second, TTL: 4 * time.Second})
+	if len(tel.logs.linesWith("nearly lost")) != 0 || len(tel.logs.linesWith("after the deadline", slog.LevelWarn.String())) != 1 {
+		t.Errorf("logged %q", tel.logs.linesWith())
+	}
+}
