@@ -18,7 +18,7 @@ import (
 )
 
 // New returns a client that locks through c and traces the calls. The client and its locks have the
-// same methods as in redislock, so only the constructor changes:
+// same methods as in redislock, so only the constructor and the types of fields change:
 //
 //	client := redislock.New(redisClient)                         // before
 //	client, err := otelredislock.New(redislock.New(redisClient)) // after
