@@ -30,6 +30,7 @@ import (
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/contrib/gormlock"
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -74,6 +75,7 @@ func (s *shop) buy(c *gin.Context) {
 	switch {
 	case errors.Is(err, errSoldOut):
 		c.Status(http.StatusGone)
+	case httplock.Reply(c.Writer, c.Request, err): // overtaken, or a lock was lost: 503, come again
 	case err != nil:
 		_ = c.AbortWithError(http.StatusInternalServerError, err)
 	default:
@@ -100,7 +102,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = errors.Join(l.Drain(ctx), l.Close(ctx)) }()
+	defer func() { _ = errors.Join(l.Drain(ctx), l.Close(context.Background())) }()
 
 	pool, err := gorm.Open(sqlite.Open("file:shop?mode=memory&cache=shared&_pragma=busy_timeout(5000)"))
 	if err != nil {
