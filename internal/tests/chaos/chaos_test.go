@@ -93,6 +93,12 @@ func run(t *testing.T, r round) *result {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if w.isHeadless() { // so nobody has answered the last releases
+		h.wrong = slices.DeleteFunc(h.wrong, func(text string) bool {
+			t.Logf("without a master: %s", text)
+			return strings.Contains(text, ": Close: ")
+		})
+	}
 	limit := 0
 	if r.Kind == kindSemaphore {
 		limit = units

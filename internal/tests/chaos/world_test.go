@@ -377,13 +377,28 @@ func (w *world) masters() []*redistest.Server {
 		}
 	}
 	if w.sentinel != nil && len(all) > 1 { // the former master does not know yet that it is a replica
-		addr := w.admin(w.sentinel.Sentinels[0], func(ctx context.Context, c *redis.Client) string {
-			list, _ := c.Do(ctx, "sentinel", "get-master-addr-by-name", redistest.SentinelName).StringSlice()
-			return strings.Join(list, ":")
-		})
+		addr := w.named()
 		all = slices.DeleteFunc(all, func(s *redistest.Server) bool { return s.Addr() != addr })
 	}
 	return all
+}
+
+// named returns the address of the master that a Sentinel names.
+func (w *world) named() string {
+	return w.admin(w.sentinel.Sentinels[0], func(ctx context.Context, c *redis.Client) string {
+		list, _ := c.Do(ctx, "sentinel", "get-master-addr-by-name", redistest.SentinelName).StringSlice()
+		return strings.Join(list, ":")
+	})
+}
+
+// isHeadless reports whether clients find no master. Sentinels that were disturbed in a failover may
+// leave servers that replicate each other, and then find none that they could promote.
+func (w *world) isHeadless() bool {
+	if w.sentinel == nil {
+		return false
+	}
+	addr := w.named()
+	return !slices.ContainsFunc(w.servers, func(s *redistest.Server) bool { return s.Addr() == addr && w.saysMaster(s) })
 }
 
 func (w *world) saysMaster(s *redistest.Server) bool { return w.role(s) == "master" }
