@@ -121,7 +121,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 	faults := map[string]*faultStat{}
 	sets, servers, databases := map[string]*verdict{}, map[string]bool{}, map[string]bool{}
 	rounds, commits := map[string]int{}, map[string]bool{}
-	twice := 0 // times when two held a lock of a quorum
+	twice, beyond := 0, 0 // times when two held a lock of a quorum; of these, undocumented ones
 	var each time.Duration
 	var seeds []uint64
 	var violations []string
@@ -156,7 +156,7 @@ func pageOf(all []*result, machine string) (page, picture string) {
 			rounds[set]++
 		}
 		if nodesOf[res.Round.Topology] > 0 {
-			twice += len(res.Verdict.Overlaps)
+			twice, beyond = twice+len(res.Verdict.Overlaps), beyond+undocumented(res.Verdict)
 		}
 		for name, s := range res.Faults {
 			stat(faults, name).add(s)
@@ -214,7 +214,8 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		{"times when two believed to hold a lock, without the fence", len(sum.Overlaps)},
 		{"of these, outside of the windows that guarantees.md names", undocumented(sum)},
 		{"**writes of a former holder that reached the database**", oldWrites(sum)},
-		{"times when two believed to hold a lock of a quorum", twice},
+		{`<a id="quorums"></a>times when two believed to hold a lock of a quorum`, twice},
+		{"of these, outside of the windows that [quorum.md](quorum.md) states", beyond},
 		{"grants with a smaller fence than an earlier one, in such a window", sum.Behind},
 		{"acquires without a grant", sum.Waits},
 		{"of these, back more than 250 ms after their context or Wait", len(sum.Overdue)},
@@ -229,13 +230,6 @@ func pageOf(all []*result, machine string) (page, picture string) {
 		for _, text := range violations {
 			what, _, _ := strings.Cut(text, ": [") // the list of durations is in the record
 			line("* %s", wrapped(what))
-		}
-		if commits["b435f07f"] {
-			line("")
-			line("Commit b435f07f expected an acquire with NoWait back after 1 s when no server answers. The late")
-			line("acquires on a Cluster are such acquires, while it failed over, and were back within the 2 s that")
-			line("Rule.Wait names. In the round with one server, all processes stood still for up to 0.3 s at a time,")
-			line("because other programs had taken the processors.")
 		}
 	}
 	line("")
