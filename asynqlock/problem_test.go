@@ -120,9 +120,9 @@ func TestPoliciesBecomeTheRule(t *testing.T) {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}
 	_ = refuse(t, l, asynqlock.Once(time.Hour), asynqlock.Wait(5*time.Second),
-		asynqlock.Rule(locker.Rule{Name: "booking", TTL: time.Minute, KeepFor: time.Second, Mode: locker.Shared}))
+		asynqlock.Rule(locker.Rule{Name: "booking", TTL: time.Minute, EndAfter: time.Hour, Mode: locker.Shared}))
 	if want := (locker.Rule{
-		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, KeepFor: time.Second, OnceFor: time.Hour,
+		Key: "account:42", Name: "booking", Mode: locker.Shared, TTL: time.Minute, Wait: 5 * time.Second, EndAfter: time.Hour, OnceFor: time.Hour,
 	}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)
 	}

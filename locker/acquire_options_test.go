@@ -81,6 +81,7 @@ func TestInvalidRulesSendNothing(t *testing.T) {
 		"EndAfter before KeepFor": {locker.Rule{Key: "a", KeepFor: 2 * time.Second, EndAfter: time.Second}, locker.ErrInvalidRule, "KeepFor"},
 		"TTL above the limit":     {locker.Rule{Key: "a", TTL: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
 		"KeepFor above it":        {locker.Rule{Key: "a", KeepFor: time.Hour}, locker.ErrInvalidRule, "WithMaxTTL"},
+		"KeepFor of a reader":     {locker.Rule{Key: "a", Mode: locker.Shared, KeepFor: time.Second}, locker.ErrInvalidRule, "use Exclusive"},
 		"no such mode":            {locker.Rule{Key: "a", Mode: 7}, locker.ErrInvalidRule, "Mode"},
 	} {
 		t.Run(name, func(t *testing.T) {

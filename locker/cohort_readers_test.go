@@ -137,10 +137,9 @@ func TestAHoldOfReadersThatIsNotSoundIsNotShared(t *testing.T) {
 }
 
 func TestTermsOfReaders(t *testing.T) {
-	longer, bounded, kept, once := reading, reading, reading, reading
+	longer, bounded, once := reading, reading, reading
 	longer.TTL = time.Hour
 	bounded.EndAfter = time.Hour
-	kept.KeepFor = time.Second
 	once.OnceFor = time.Minute
 	for name, tc := range map[string]struct {
 		rule   locker.Rule
@@ -152,7 +151,6 @@ func TestTermsOfReaders(t *testing.T) {
 		"a Wait":          {rule: patient(reading, time.Second), shares: true},
 		"another TTL":     {rule: longer},
 		"EndAfter":        {rule: bounded},
-		"KeepFor":         {rule: kept},
 		"OnceFor":         {rule: once},
 		"WithFair":        {rule: reading, option: locker.WithFair()},
 		"WithoutQueue":    {rule: reading, option: locker.WithoutQueue()},

@@ -393,7 +393,7 @@ func (cs *cohorts) mayContinue(h *hold) bool {
 //	the hold is not sound    the phase is closed: newcomers should not depend on this hold
 //	the hold is lost         the contexts of all its readers end
 //	a reader acquires again  it uses the same hold, even while the phase is closed, because the writer
-//	                         waits for this reader. With KeepFor, EndAfter or OnceFor it asks once
+//	                         waits for this reader. With EndAfter or OnceFor it asks once
 //
 // A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 type phases struct{ *cohorts }

@@ -57,7 +57,7 @@ type Rule struct {
 	Wait time.Duration
 	// KeepFor keeps the key locked for this long after the grant, even if the lease is released
 	// sooner, for example against duplicates of a job that several schedulers start at slightly
-	// different times. Default: 0, the release frees the key at once.
+	// different times. Not with Mode Shared. Default: 0, the release frees the key at once.
 	KeepFor time.Duration
 	// EndAfter ends the lease this long after the grant, with ErrExpired, even if its holder is
 	// healthy. With EndAfter = TTL the lease is never renewed; EndAfter < TTL shortens the lease.
@@ -218,6 +218,9 @@ func (c *config) resolve(r Rule) (Rule, error) {
 		if t.value != 0 && (t.value < time.Millisecond || t.value > longestTime) {
 			return r, fmt.Errorf("%w: %s is %v; give 1ms to 10 years, or 0 to leave it out", ErrInvalidRule, t.field, t.value)
 		}
+	}
+	if r.KeepFor != 0 && r.Mode == Shared {
+		return r, fmt.Errorf("%w: Mode Shared with KeepFor; leave KeepFor out, or use Exclusive, because no key is kept after the release of a reader", ErrInvalidRule)
 	}
 	if r.EndAfter != 0 && r.EndAfter < r.KeepFor {
 		return r, fmt.Errorf("%w: EndAfter %v is shorter than KeepFor %v; make EndAfter at least as long", ErrInvalidRule, r.EndAfter, r.KeepFor)

@@ -160,7 +160,7 @@ func (w *waiter) giveUp(reason error) error {
 		}
 		return err
 	case seen && reason == errWaitOver && w.alreadyReads:
-		return w.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set KeepFor, EndAfter and OnceFor on the outer lease", ErrBusy), w.retryAfter())
+		return w.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set EndAfter and OnceFor on the outer lease", ErrBusy), w.retryAfter())
 	case seen && reason == errWaitOver:
 		return w.fail(ErrBusy, w.retryAfter())
 	case seen:

@@ -107,8 +107,8 @@ type Lock struct {
 	// The keys then say how each string field and each value of the metadata is spelled:
 	// "{req.id|int}", |uuid, |lower, |nfc, or |text for the text as it is. Absent: they do not fail.
 	OnceFor *durationpb.Duration `protobuf:"bytes,6,opt,name=once_for,json=onceFor,proto3" json:"once_for,omitempty"`
-	// The lock is kept at least this long, even if the call is over sooner. Absent: the lock ends
-	// with the call.
+	// The lock is kept at least this long, even if the call is over sooner. Not with SHARED. Absent:
+	// the lock ends with the call.
 	KeepFor *durationpb.Duration `protobuf:"bytes,7,opt,name=keep_for,json=keepFor,proto3" json:"keep_for,omitempty"`
 	// The lock ends after this long, even if the call still runs. Absent: the lock has no such bound.
 	EndAfter *durationpb.Duration `protobuf:"bytes,8,opt,name=end_after,json=endAfter,proto3" json:"end_after,omitempty"`

@@ -156,8 +156,7 @@ func (m *Memory) announce(key string, l lease) {
 	}
 }
 
-// leavePhase releases the reader c of the phase l. The last reader frees the key. With KeepFor, the
-// reader's part stays in the phase, but without an owner.
+// leavePhase releases the reader c of the phase l. The last reader frees the key.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	defer m.setReleaser(c)()
 	if c.Complete && c.OnceFor > 0 {
@@ -165,12 +164,6 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 		m.dismiss(c.Key)
 	}
 	delete(l.readers, c.Owner)
-	if c.KeepFor > 0 {
-		kept := "kept:" + c.Owner
-		if ends := m.now().Add(c.KeepFor); ends.After(l.readers[kept].ends) {
-			l.readers[kept] = reader{ends: ends}
-		}
-	}
 	l.ends = m.now()
 	for owner, r := range l.readers {
 		if !m.now().Before(r.ends) {

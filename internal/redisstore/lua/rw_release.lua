@@ -1,12 +1,13 @@
--- rw_release.lua: release the lease of a writer, remove a reader from R, keep the key locked
--- without an owner, remove the token from the queue, or make sure that a late acquire takes
--- nothing. Then hand the key to the next waiter.
+-- rw_release.lua: release the lease of a writer, or keep its key locked without an owner, remove a
+-- reader from R, remove the token from the queue, or make sure that a late acquire takes nothing.
+-- Then hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
 --   tombstone of the phase, or again X
--- ARGV: token · for how long to keep L, in ms, 0: none · for how long to set the tombstone, in ms,
---   0: none · for how long to set the done mark, in ms, 0: none · the token's entry in Q, "" when
---   there is none · the token's entry in R · "|" and the traceparent of the token's lease, or ""
+-- ARGV: token · for how long to keep L of a writer, in ms, 0: none · for how long to set the
+--   tombstone, in ms, 0: none · for how long to set the done mark, in ms, 0: none · the token's entry
+--   in Q, "" when there is none · the token's entry in R · "|" and the traceparent of the token's
+--   lease, or ""
 -- returns: as release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes only the
 --   tombstone's expiry.
@@ -85,10 +86,6 @@ if reads then
   redis.call('ZREM', KEYS[4], ARGV[6])
   if ARGV[5] ~= '' then
     redis.call('ZREM', KEYS[2], ARGV[5])
-  end
-  if keep > 0 then
-    redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + keep), 'kept-' .. ARGV[6])
-    redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), keep))
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now / 1000))
 elseif keep > 0 then

@@ -239,7 +239,7 @@ var readerLaws = []law{
 		b.checkState(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
-	// laws about revocation, Inspect and KeepFor
+	// laws about revocation, Inspect and OnceFor
 	{name: "a revoked phase ends the parts of all its readers, which receive the reason", needs: allOf(readers, breaks), check: func(b *bench) {
 		one, g := b.newReader()
 		other, _ := b.newReader()
@@ -273,18 +273,6 @@ var readerLaws = []law{
 		if n := b.info().Readers; n != 2 {
 			b.Fatalf("%d readers after one of 3 has left", n)
 		}
-	}},
-	{name: "a reader that is kept keeps writers out, and lets readers in", needs: allOf(readers, atLeast), check: func(b *bench) {
-		r, _ := b.newReader()
-		r.KeepFor = blink
-		b.free(r)
-		b.checkState(b.release(r), store.NotOurs, "second release")
-		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
-		other, _ := b.newReader()
-		b.free(other)
-		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
-		b.sleep(blink)
-		b.newHolder()
 	}},
 	{name: "work that readers have done is done", needs: allOf(readers, marksDone, queues), check: func(b *bench) {
 		r, _ := b.newReader()

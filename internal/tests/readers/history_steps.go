@@ -60,7 +60,7 @@ func (h *history) renew(o *owner) {
 
 func (h *history) release(o *owner) {
 	g := releaseArgs{undo: h.choose(4, "undo") == 1, setsDone: o.once && h.choose(2, "done") == 1}
-	if h.choose(6, "keep") == 1 {
+	if o.mode == locker.Exclusive && h.choose(6, "keep") == 1 {
 		g.keep = 1 + h.choose(2, "for")
 	}
 	var want answer

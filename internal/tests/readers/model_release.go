@@ -5,7 +5,7 @@ import "github.com/latchkit/latchkit/internal/store"
 // releaseArgs has the arguments of a release.
 type releaseArgs struct {
 	undo     bool
-	keep     int
+	keep     int  // for how long a writer's release keeps the key; 0: it does not
 	setsDone bool // the release sets the mark that the work is done
 }
 

@@ -79,12 +79,6 @@ func (m *model) leavePhase(c claim, g releaseArgs) {
 	} else {
 		delete(l.parts, c.owner)
 	}
-	if g.keep > 0 && !m.omits(Kept) {
-		kept := "kept " + c.owner
-		if before := l.parts[kept]; before == nil || before.ends < m.now+g.keep {
-			l.parts[kept] = &part{process: noInbox, ends: m.now + g.keep, count: 1}
-		}
-	}
 	last := m.now
 	for owner, p := range l.parts {
 		if p.ends <= m.now && !m.omits(OwnExpiry) && !m.omits(NoRevival) {

@@ -26,7 +26,6 @@ const (
 	Undo                               // an undone acquire that runs late is granted
 	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
 	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
-	Kept                               // a reader with KeepFor leaves at once, before its time is over
 	BreakAll                           // a revocation of a phase marks each reader as revoked, but removes no reader
 	rulesEnd
 )
@@ -38,7 +37,7 @@ var ruleNames = [...]string{
 	EvictedReaders: "remember evicted readers", DeadWriters: "dead writers", GiveUpAdmits: "a give-up admits", GiveUpHands: "a give-up hands on",
 	Announce: "announce", SayWriter: "say that a writer waits",
 	Undo: "undo", NoOvertaking: "no overtaking",
-	KeepHanded: "keep the handed entry", Kept: "keep the kept", BreakAll: "a break throws out",
+	KeepHanded: "keep the handed entry", BreakAll: "a break throws out",
 }
 
 // String returns the rule's name.

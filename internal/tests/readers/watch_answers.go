@@ -151,7 +151,7 @@ func (w *watch) beforeRelease(c claim, g releaseArgs) (held, waited bool) {
 		w.holdWithoutOwner("forgotten "+c.owner, h.shared, h.fence, h.endsAt)
 	}
 	if held && g.keep > 0 {
-		w.holdWithoutOwner("kept "+c.owner, h.shared, h.fence, w.now+g.keep)
+		w.holdWithoutOwner("kept "+c.owner, false, h.fence, w.now+g.keep)
 	}
 	if g.undo {
 		w.undone[c.owner] = w.now + noteLife
@@ -174,7 +174,7 @@ func (w *watch) checkRelease(c claim, g releaseArgs, held bool, a answer) {
 		delete(w.undone, c.owner) // while the note of a revocation exists, it replaces the tombstone
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
-		w.holdWithoutOwner("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
+		w.holdWithoutOwner("kept "+c.owner, false, w.phase, w.now+g.keep)
 	}
 }
 
