@@ -189,10 +189,9 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // Nodes asks the nodes of a quorum for their state: which nodes vote, why the others do not, and
 // for how long. It changes nothing: only a request for a lock lets a node begin its wait. ctx
-// limits the whole wait, and [WithNodeTimeout] the wait for each node. Of a Cluster in a quorum,
-// Nodes shows the slot that this process has used last. Of a server or a Cluster, it returns one
-// node, with the reason why its waiters poll. A Store without subscriptions returns
-// [ErrUnsupported].
+// limits the whole wait, and [WithNodeTimeout] the wait for each node. Without a quorum, it returns
+// one node, the server or the Cluster, with the reason why its waiters poll. A Store without
+// subscriptions returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	if e.can.Nodes == nil {
 		return nil, &Error{Op: OpInspect, Err: errUnable}

@@ -219,7 +219,7 @@ func NewSemaphore(c Client, n int, opts ...SingleOption) (*Engine, error) {
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
 // than half must agree. cs is an odd number of clients, at least three. Each client needs a server
 // of its own, and no server may be a replica of another client's server. A client may also be the
-// client of a whole Sentinel set or Redis Cluster.
+// client of a whole Sentinel set, but not of a Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
 // Such a node notices it by itself, and does not vote until every lease that it may have forgotten
@@ -244,8 +244,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them without a wait. Call it once, when the servers are installed, with the options of the
 // Locker, and not at each start of a service: it would hide that the servers have lost their data.
-// All servers must answer, and it refuses unless each of them has no lease and was never a node. A
-// Redis Cluster is enrolled slot by slot, which takes a minute.
+// All servers must answer, and it refuses unless each of them has no lease and was never a node.
 //
 // If all servers are nodes that vote, and [WithMaxTTL] has another value than before, EnrollRedlock
 // changes it at all nodes. From then on processes with the old value are refused. No node may

@@ -5,6 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/link"
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
@@ -26,7 +27,10 @@ func CheckClients(caller string, cs []redisstore.Client) error {
 	addresses := make(map[string]int)
 	for i, c := range cs {
 		if _, ok := c.(*redis.Ring); ok {
-			return fmt.Errorf("latchkit: %s: client %d is a *redis.Ring, which moves keys to other servers when one is gone; give a client of one server, of a Sentinel set or of a Cluster", caller, i)
+			return fmt.Errorf("latchkit: %s: client %d is a *redis.Ring, which moves keys to other servers when one is gone; give a client of one server or of a Sentinel set", caller, i)
+		}
+		if _, ok := c.(link.Cluster); ok {
+			return fmt.Errorf("latchkit: %s: client %d is a client of a Redis Cluster, and a node is one server or a Sentinel set; use locker.New on the Cluster, or give independent servers", caller, i)
 		}
 		addr := addressOf(c)
 		if j, taken := addresses[addr]; taken && addr != "" && addr != failover {

@@ -33,6 +33,7 @@ func TestNewRedlockSaysWhatIsWrongWithItsNodes(t *testing.T) {
 		{"client 2 is nil", []locker.Client{one, node(2), nil}, nil},
 		{"clients 0 and 2 both lead to 10.0.0.1:1", []locker.Client{one, node(2), one}, nil},
 		{"a *redis.Ring, which moves keys", []locker.Client{one, node(2), redis.NewRing(&redis.RingOptions{})}, nil},
+		{"client 2 is a client of a Redis Cluster", []locker.Client{one, node(2), redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"10.0.0.1:3"}})}, nil},
 		{"shorter than the default TTL 2m0s", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithTTL(2 * time.Minute)}},
 		{"WithNodeTimeout(0s)", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithNodeTimeout(0)}},
 		{"WithMaxSkew(-1s)", []locker.Client{one, node(2), node(3)}, []locker.QuorumOption{locker.WithMaxSkew(-time.Second)}},
@@ -76,6 +77,10 @@ func TestAServerDoesNotVoteTwice(t *testing.T) {
 	release(t, lease)
 	if nodes, err := two.Nodes(t.Context()); err != nil || nodes[1].State != store.NodeTwice || !strings.Contains(nodes[1].Reason, "the same server as node 0") {
 		t.Errorf("%+v, %v", nodes, err)
+	}
+
+	if err := locker.EnrollRedlock(t.Context(), []locker.Client{servers[0].Client(t), again, servers[1].Client(t)}); err == nil || !strings.Contains(err.Error(), "the same server as node 0") {
+		t.Errorf("EnrollRedlock: %v", err)
 	}
 
 	one := newRedlock(t, []locker.Client{servers[0].Client(t), again, third})

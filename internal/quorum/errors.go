@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/store"
 )
 
@@ -125,8 +126,8 @@ var errEvicts = votesNot(store.NodeEvicts, "the node may evict keys, which would
 // errOther returns the refusal of a node whose marker has the given other settings.
 func (q *quorum) errOther(settings string) error {
 	count, ttl, _ := strings.Cut(settings, "/")
-	return votesNot(store.NodeStranger, "the node was used with %s nodes and a WithMaxTTL of %s ms, and this process has %d nodes and %d ms; give all processes the same; to change WithMaxTTL, run latchctl enroll --max-ttl; to change the number of nodes, stop all processes for the longest lease and delete the keys %snode* of the nodes",
-		count, ttl, len(q.nodes), q.longest.Milliseconds(), store.ReservedPrefix)
+	return votesNot(store.NodeStranger, "the node was used with %s nodes and a WithMaxTTL of %s ms, and this process has %d nodes and %d ms; give all processes the same; to change WithMaxTTL, run latchctl enroll --max-ttl; to change the number of nodes, stop all processes for the longest lease and delete the key %s of each node",
+		count, ttl, len(q.nodes), q.longest.Milliseconds(), redisstore.NodeKey)
 }
 
 // isRefusal reports whether err contains a Refusal.

@@ -159,12 +159,12 @@ func quorumCall(op locker.Op, key string) chaos.Match {
 	}
 }
 
-// A node may be a server, a Sentinel set or a Cluster, and they may be mixed.
-func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
+// A node may be a server or a Sentinel set, and they may be mixed.
+func TestRedlockOfServersAndASentinelSetObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	server, set, cluster := redistest.Start(t), redistest.StartSentinel(t), redistest.StartCluster(t)
+	one, other, set := redistest.Start(t), redistest.Start(t), redistest.StartSentinel(t)
 	nodes := func(t testing.TB) []redis.UniversalClient {
-		return []redis.UniversalClient{server.Client(t), set.Client(t), cluster.Client(t)}
+		return []redis.UniversalClient{one.Client(t), other.Client(t), set.Client(t)}
 	}
 	asClients := func(cs []redis.UniversalClient) (all []locker.Client) {
 		for _, c := range cs {
@@ -178,23 +178,19 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 		checkSettled(t, s)
 		return s
 	}
-	t.Run("mixed", func(t *testing.T) {
-		storetest.Run(t, func(t *testing.T) storetest.Harness {
-			direct := nodes(t)
-			return storetest.Harness{
-				Store:   store(t),
-				Can:     quorumCan,
-				Another: store,
-				Occupy: func(t testing.TB, key string, ttl time.Duration) {
-					for _, c := range direct {
-						if err := c.Set(t.Context(), key, "somebody else", ttl).Err(); err != nil {
-							t.Fatal(err)
-						}
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		direct := nodes(t)
+		return storetest.Harness{
+			Store:   store(t),
+			Can:     quorumCan,
+			Another: store,
+			Occupy: func(t testing.TB, key string, ttl time.Duration) {
+				for _, c := range direct {
+					if err := c.Set(t.Context(), key, "somebody else", ttl).Err(); err != nil {
+						t.Fatal(err)
 					}
-				},
-			}
-		})
+				}
+			},
+		}
 	})
-	// The enrolment of a cluster takes long, so this test uses the same.
-	t.Run("two clients of one cluster are one node", func(t *testing.T) { checkTwoClientsOfAClusterAreOneNode(t, cluster, server) })
 }

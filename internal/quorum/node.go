@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,17 +16,14 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// node is one independent server of a quorum, a Sentinel set or a Redis Cluster.
+// node is one independent server of a quorum, or a Sentinel set.
 type node struct {
 	*redisstore.Store // for calls that need no vote
 	links             *link.Links
-	cluster           bool // the node is a Redis Cluster, and not one server
 	index             int
 	addr              string
 	quorum            *quorum
-
-	slots    sync.Map                 // the *standing of each slot in use
-	lastUsed atomic.Pointer[standing] // the standing that was used last
+	standing          standing
 
 	calls  calls.Tasks  // the calls that are under way at the node
 	behind atomic.Int32 // number of these calls whose step has ended
@@ -38,7 +34,7 @@ type node struct {
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{links: link.New(c, link.Options{OfQuorum: true}), index: i, addr: addressOf(c), quorum: q}
 	n.Store = redisstore.Attach(c, n.links)
-	_, n.cluster = c.(link.Cluster)
+	n.standing.node = n
 	return n
 }
 
@@ -53,7 +49,6 @@ func (n *node) error(err error) error {
 
 // request is a request for votes. The words of the call are made once for all nodes.
 type request struct {
-	key   string
 	fence uint64 // the proposed fence, which is the present time
 	block int    // the number of fences to reserve
 	wait  string // how long a node waits that may have forgotten leases
@@ -64,7 +59,7 @@ type request struct {
 // compare its own clock with the proposed fence, and can begin its wait.
 func (q *quorum) newRequest(c store.Claim) *request {
 	now, near, _ := q.clocks.compare(q.skew)
-	r := &request{key: c.Key, fence: uint64(now.UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
+	r := &request{fence: uint64(now.UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
 	if near >= q.need {
 		r.wait = strconv.FormatInt(q.quarantine().Microseconds(), 10)
 	}
@@ -80,10 +75,6 @@ func (q *quorum) newRequest(c store.Claim) *request {
 	return r
 }
 
-// markerWord is the place of the marker in a call of vote.lua: EVALSHA has three words before its
-// keys.
-const markerWord = 3 + 3
-
 // mostAhead is how far the last fence of a block may be ahead of a node's clock, in µs.
 const mostAhead = 100_000
 
@@ -97,8 +88,7 @@ type poll struct {
 
 // vote sends the request to the node, and passes the answer to onAnswer.
 func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error)) {
-	s := n.standing(n.slotOf(r.key))
-	checks, err := s.mayAsk()
+	checks, err := n.standing.mayAsk()
 	if n.lags() {
 		err = errLags
 	}
@@ -106,13 +96,8 @@ func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error))
 		onAnswer(poll{}, err)
 		return
 	}
-	n.lastUsed.Store(s)
 	sentAt := time.Now()
 	call := *r.call
-	if n.cluster {
-		call.Words = slices.Clone(call.Words)
-		call.Words[markerWord] = s.marker
-	}
 	if checks { // a node that voted lately gets no further argument
 		call.Words = append(slices.Clip(call.Words), r.wait)
 	}
@@ -124,7 +109,7 @@ func (n *node) vote(ctx context.Context, r *request, onAnswer func(poll, error))
 				n.quorum.recordClock(n, clock, sentAt)
 			}
 		}
-		s.record(checks, err)
+		n.standing.record(checks, err)
 		onAnswer(p, err)
 	})
 }
@@ -197,7 +182,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 // owner does not have the vote any more.
 func (n *node) confirm(ctx context.Context, c store.Claim, minted, fence uint64, block int, onAnswer func(bool, error)) {
 	confirmScript.Call(
-		[]string{c.Key, redisstore.CounterKey(c.Key), n.standing(n.slotOf(c.Key)).marker},
+		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.NodeKey},
 		n.quorum.settings, c.Owner, strconv.FormatUint(minted, 10), strconv.FormatUint(fence, 10), strconv.FormatUint(fence+uint64(block)-1, 10),
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
@@ -253,10 +238,9 @@ func (n *node) repeatRelease(c store.Claim) {
 	n.links.Repeat(ch)
 }
 
-// renew renews the votes of the leases cs, whose keys have one marker at this node, and passes the
-// answers and the identity of the server to onAnswer.
+// renew renews the votes of the leases cs, and passes the answers and the identity of the server to
+// onAnswer.
 func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewed, error)) {
-	s := n.standing(n.slotOf(cs[0].Key))
 	keys := make([]string, 0, len(cs)+1)
 	args := make([]any, 0, 2*len(cs)+1)
 	for _, c := range cs {
@@ -264,7 +248,7 @@ func (n *node) renew(ctx context.Context, cs []store.Claim, onAnswer func(renewe
 		args = append(args, c.Owner, n.quorum.life(c.TTL))
 	}
 	sentAt := time.Now()
-	call := renewScript.Call(append(keys, s.marker), append(args, n.quorum.settings)...)
+	call := renewScript.Call(append(keys, redisstore.NodeKey), append(args, n.quorum.settings)...)
 	call.Begin(ctx, n.links, link.Renewal, func(v string, err error) {
 		if err != nil {
 			onAnswer(renewed{}, err)

@@ -141,40 +141,13 @@ func (t *releaseTally) result(open nodes) (store.Grant, error) {
 // Renew renews the votes. A lease is renewed when a quorum of its votes is renewed. A lease is
 // lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
-	parts := make(map[uint16][]int) // the indices of the leases in each slot
-	for i, c := range cs {
-		slot := uint16(0)
-		for _, n := range q.nodes {
-			slot = max(slot, n.slotOf(c.Key))
-		}
-		parts[slot] = append(parts[slot], i)
-	}
-	grants := make([]store.Grant, len(cs))
-	var all sync.WaitGroup
-	for _, part := range parts {
-		all.Go(func() { q.renewPart(ctx, cs, part, grants) })
-	}
-	all.Wait()
-	for i := range grants {
-		if grants[i].State == store.NotOurs {
-			all.Go(func() { q.findRevocation(ctx, &cs[i], &grants[i]) })
-		}
-	}
-	all.Wait()
-	return grants, nil
-}
-
-// renewPart renews the leases of cs with the indices in part, whose keys have one marker at each
-// node, and puts the results into grants.
-func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, grants []store.Grant) {
-	claims := make([]store.Claim, len(part))
-	counts := make([]releaseTally, len(part))
-	for i, at := range part {
-		claims[i], counts[i].quorum = cs[at], q
+	counts := make([]releaseTally, len(cs))
+	for i := range counts {
+		counts[i].quorum = q
 	}
 	servers := make(map[string]bool)
 	open := gatherAll(q, q.patience, func(n *node, onAnswer func(renewed, error)) {
-		n.renew(ctx, claims, onAnswer)
+		n.renew(ctx, cs, onAnswer)
 	}, func() bool {
 		return !slices.ContainsFunc(counts, func(t releaseTally) bool { return !t.decided() })
 	}, func(at int, r renewed, err error) {
@@ -190,14 +163,21 @@ func (q *quorum) renewPart(ctx context.Context, cs []store.Claim, part []int, gr
 			counts[i].record(at, g, err)
 		}
 	})
+	grants := make([]store.Grant, len(cs))
+	var all sync.WaitGroup
 	for i := range counts {
 		g, err := counts[i].result(open)
 		if g.State == store.Released {
 			g.State = store.Granted
 		}
 		g.Err = err
-		grants[part[i]] = g
+		grants[i] = g
+		if g.State == store.NotOurs {
+			all.Go(func() { q.findRevocation(ctx, &cs[i], &grants[i]) })
+		}
 	}
+	all.Wait()
+	return grants, nil
 }
 
 // findRevocation finds out whether the lost lease of c was revoked, and records this in g. A

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,12 +13,10 @@ import (
 	"github.com/latchkit/latchkit/internal/store"
 )
 
-// standing is what this process knows about a node's right to vote. A server has one marker, and so
-// one standing. A Redis Cluster has one for each slot in use, because different servers serve the
-// slots. The node itself decides with each vote whether it votes: see vote.lua.
+// standing is what this process knows about a node's right to vote. The node itself decides with
+// each vote whether it votes: see vote.lua.
 type standing struct {
-	node   *node
-	marker string // the key of the marker
+	node *node
 
 	mu        sync.Mutex
 	checkedAt time.Time // when the node was last asked whether it evicts keys, and voted
@@ -28,27 +25,6 @@ type standing struct {
 	warned    bool      // this process has warned that the node does not vote
 	expelled  bool      // the clock was wrong, and the node's marker does not say so yet
 	expelling bool      // the marker is being changed
-}
-
-// standing returns the standing of the node for the keys of the slot. A server has only slot 0.
-func (n *node) standing(slot uint16) *standing {
-	s, ok := n.slots.Load(slot)
-	if !ok {
-		marker := redisstore.NodeKey
-		if n.cluster {
-			marker += ":" + redisstore.TagOfSlot(slot)
-		}
-		s, _ = n.slots.LoadOrStore(slot, &standing{node: n, marker: marker})
-	}
-	return s.(*standing)
-}
-
-// slotOf returns the slot of key, whose marker counts at this node.
-func (n *node) slotOf(key string) uint16 {
-	if !n.cluster {
-		return 0
-	}
-	return redisstore.SlotOf(key)
 }
 
 // mayAsk returns nil if the node may be asked for its vote. The result checks is true if the request
@@ -99,13 +75,10 @@ func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 		return
 	}
 	for o := range q.eachNode(far) {
-		for _, s := range o.slots.Range {
-			s := s.(*standing)
-			s.mu.Lock()
-			s.expelled = true
-			s.expelLocked()
-			s.mu.Unlock()
-		}
+		o.standing.mu.Lock()
+		o.standing.expelled = true
+		o.standing.expelLocked()
+		o.standing.mu.Unlock()
 	}
 }
 
@@ -120,10 +93,10 @@ func (s *standing) expelLocked() {
 	s.node.links.Pool.Do(func() {
 		ctx, cancel := context.WithTimeout(backgroundContext, s.node.quorum.patience)
 		defer cancel()
-		v, err := s.node.look(ctx, s.marker)
+		v, err := s.node.look(ctx)
 		if m, ok := parseMarker(v.text); err == nil && ok && m.id == v.id && m.since != neverSince {
 			m.since = neverSince
-			err = v.mark(ctx, s, m)
+			err = v.mark(ctx, s.node, m)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -164,10 +137,10 @@ type view struct {
 	text   string // of the marker; "": there is none
 }
 
-// look reads the marker with the given key at node n, and changes nothing.
-func (n *node) look(ctx context.Context, marker string) (v view, err error) {
+// look reads the marker of node n, and changes nothing.
+func (n *node) look(ctx context.Context) (v view, err error) {
 	sentAt := time.Now()
-	text, err := lookScript.Run(ctx, n.links, []string{marker})
+	text, err := lookScript.Run(ctx, n.links, []string{redisstore.NodeKey})
 	if err != nil {
 		return v, err
 	}
@@ -180,9 +153,9 @@ func (n *node) look(ctx context.Context, marker string) (v view, err error) {
 	return v, nil
 }
 
-// mark changes the marker of s to m, if it is still what v shows.
-func (v *view) mark(ctx context.Context, s *standing, m marker) error {
-	answer, err := markScript.Run(ctx, s.node.links, []string{s.marker}, v.id, v.text, m.String())
+// mark changes the marker of node n to m, if it is still what v shows.
+func (v *view) mark(ctx context.Context, n *node, m marker) error {
+	answer, err := markScript.Run(ctx, n.links, []string{redisstore.NodeKey}, v.id, v.text, m.String())
 	if err == nil && answer != "1" {
 		err = errors.New("the node's marker has changed meanwhile")
 	}
@@ -222,11 +195,10 @@ func (q *quorum) settingsLike(text string) string {
 	return q.settings
 }
 
-// Nodes looks at all nodes, and returns the state of each. It changes nothing. Of a Redis Cluster
-// it shows the slot that this process has used last. To a process that only looks, and was not told
-// the longest TTL, that of the markers is right.
+// Nodes looks at all nodes, and returns the state of each. It changes nothing. To a process that
+// only looks, and was not told the longest TTL, that of the markers is right.
 func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
-	views := askEach(q, q.patience, func(n *node) (view, error) { return n.look(ctx, n.shown().marker) }, nil)
+	views := askEach(q, q.patience, func(n *node) (view, error) { return n.look(ctx) }, nil)
 	all := make([]store.Node, len(q.nodes))
 	servers := make(map[string]int)
 	for i, n := range q.nodes {
@@ -242,7 +214,7 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 		if no, ok := errors.AsType[*notVoting](err); ok {
 			all[i].State, all[i].Left = no.state, no.left
 		}
-		n.shown().record(false, err)
+		n.standing.record(false, err)
 	}
 	return all, ctx.Err()
 }
@@ -262,9 +234,6 @@ func (q *quorum) outOfPlace(v *view, i int, servers map[string]int) error {
 	}
 	return q.reason(v, q.settingsLike(v.text))
 }
-
-// shown returns the standing that Nodes shows: of a Cluster, that of the slot in use.
-func (n *node) shown() *standing { return cmp.Or(n.lastUsed.Load(), n.standing(0)) }
 
 // warn reports a change of the node's standing, with the given code and text.
 func (n *node) warn(code, text string) {
