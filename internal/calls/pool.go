@@ -13,72 +13,24 @@ import (
 // its context ends. So a caller can wait for the answer or for another event, and can leave at any
 // time. The zero value is ready for use.
 type Pool struct {
-	// Keep is how many idle goroutines are kept for the next jobs, until Stop. The stack of a new
-	// goroutine is small, and to let it grow takes a tenth of the CPU time of a call to Redis.
-	Keep int
-
 	live    Tasks        // the jobs
 	hanging atomic.Int32 // the number of abandoned steps, and of renewals, under way
 	// The idle channels of Futures. Each Pool has its own channels, because a channel that was made
 	// in a testing/synctest bubble must stay in the bubble.
 	signals sync.Pool
-
-	mu   sync.Mutex
-	idle []chan func() // the ways to the idle goroutines
-	kept int           // the number of goroutines that do not end
 }
 
 // Do runs job on a goroutine. No job is refused, because a step after Stop must still be sent.
 func (p *Pool) Do(job func()) {
 	p.live.Enter()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if last := len(p.idle) - 1; last >= 0 {
-		p.idle[last] <- job
-		p.idle = p.idle[:last]
-		return
-	}
-	var jobs chan func() // nil: the goroutine is not kept
-	if p.kept < p.Keep {
-		p.kept++
-		jobs = make(chan func(), 1)
-	}
-	go p.work(job, jobs)
-}
-
-func (p *Pool) work(job func(), jobs chan func()) {
-	for ok := true; ok; job, ok = <-jobs {
-		p.run(job)
-		if jobs == nil {
-			return
-		}
-		p.mu.Lock()
-		if p.Keep == 0 {
-			close(jobs)
-		} else {
-			p.idle = append(p.idle, jobs)
-		}
-		p.mu.Unlock()
-	}
-}
-
-func (p *Pool) run(job func()) {
-	defer p.live.Leave()
-	job()
-}
-
-// Stop waits until no job is under way, or until ctx ends. After that, no goroutine is kept.
-func (p *Pool) Stop(ctx context.Context) error {
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, jobs := range p.idle {
-			close(jobs)
-		}
-		p.Keep, p.idle = 0, nil
+	go func() {
+		defer p.live.Leave()
+		job()
 	}()
-	return p.live.Wait(ctx)
 }
+
+// Stop waits until no job is under way, or until ctx ends.
+func (p *Pool) Stop(ctx context.Context) error { return p.live.Wait(ctx) }
 
 // Tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
 // sync.WaitGroup, new tasks may be counted during the wait. After Close, new tasks are refused. The

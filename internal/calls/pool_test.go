@@ -97,19 +97,6 @@ func TestPool(t *testing.T) {
 		}
 	})
 
-	// If a goroutine stayed after the end, the bubble would fail.
-	bubble("idle goroutines are kept until the end", 0, func(t *testing.T, p *Pool, ask func(int)) {
-		p.Keep = 2
-		begin(p, time.Minute, 1).Abandon()
-		begin(p, time.Minute, 2).Abandon()
-		ask(3)
-		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
-		ask(4)
-		if len(p.idle) != 2 {
-			t.Errorf("%d goroutines are idle, want 2", len(p.idle))
-		}
-	})
-
 	bubble("too many abandoned steps that hang refuse the next", 0, func(t *testing.T, p *Pool, ask func(int)) {
 		for n := range mostHanging {
 			begin(p, time.Minute, n).Abandon()

@@ -45,9 +45,6 @@ type Links struct {
 // nothing.
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: calls.Chores{Warn: o.Warn, One: o.OfQuorum}}
-	if o.OfQuorum { // each step sends a call to each node, which is a batch
-		ls.Pool.Keep = 4
-	}
 	ls.cluster, _ = c.(Cluster)
 	// Only a client of exactly this type is pipelined: see the package's comment.
 	if _, own := c.(*redis.ClusterClient); !own {
