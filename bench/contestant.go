@@ -19,8 +19,8 @@ type contestant struct {
 	// uncounted are the commands that the library sends for other purposes than locks. The bench
 	// does not count them.
 	uncounted []string
-	// noLock marks a contestant that only passes messages between two processes, so it cannot
-	// run in one process.
+	// noLock marks a contestant that is not tested as a lock: it only passes messages, or cannot
+	// wait again after a wait that was cut off.
 	noLock bool
 	// admits marks a contestant that may have several holders at once: a counter without a lock.
 	admits bool

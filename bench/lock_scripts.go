@@ -16,16 +16,19 @@ import (
 )
 
 // A contestant with the word "scripts" in its name only sends latchkit's scripts: it repeats no
-// lost calls, and detects no losses. Only "scripts renewed" renews leases. The figures of these
-// contestants are a limit, because no lock that sends these scripts is faster.
+// lost calls, and detects no losses. Only "scripts renewed" renews leases, and only "scripts handed"
+// waits. The figures of these contestants are a limit, because no lock that sends these scripts is
+// faster.
 const (
 	scripts        = "scripts"
 	scriptsRenewed = "scripts renewed"
+	scriptsHanded  = "scripts handed"
 )
 
 var scriptFloors = []contestant{
 	{name: scripts, kind: floor, open: func(s settings) (locks, error) { return openScripts(s) }},
 	{name: scriptsRenewed, kind: floor, open: openRenewed},
+	{name: scriptsHanded, kind: floor, noLock: true, open: openHanded},
 }
 
 var (
@@ -125,8 +128,11 @@ type renewedLocks struct {
 	stop   context.CancelFunc
 }
 
-// renewedTogether is the number of leases that one call renews, the same as in latchkit.
-const renewedTogether = 50
+// A call renews at most renewedTogether leases. They are looked for every renewedEvery.
+const (
+	renewedTogether = 100
+	renewedEvery    = 3 * time.Millisecond
+)
 
 func openRenewed(s settings) (locks, error) {
 	l, err := openScripts(s)
@@ -160,7 +166,7 @@ func (r *renewedLocks) renew(ctx context.Context, interval time.Duration) {
 		due   time.Time
 	}
 	var line []dated
-	often := time.NewTicker(time.Millisecond)
+	often := time.NewTicker(renewedEvery)
 	defer often.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -171,21 +177,80 @@ func (r *renewedLocks) renew(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		}
-		now, n := time.Now(), 0
-		for n < len(line) && n < renewedTogether && !line[n].due.After(now) {
-			n++
-		}
-		if n == 0 {
-			continue
-		}
-		keys, args := make([]string, 0, n), make([]any, 0, 2*n)
-		for i := range n {
-			keys, args = append(keys, line[i].lease.key), append(args, line[i].lease.token, r.ttl)
-			line = append(line, dated{line[i].lease, now.Add(interval)})
-		}
-		line = line[n:]
-		if _, err := r.call(ctx, renewScript.Words(keys, args...)); err != nil {
-			return
+		for now := time.Now(); len(line) > 0 && !line[0].due.After(now); {
+			n := 1
+			for n < len(line) && n < renewedTogether && !line[n].due.After(now) {
+				n++
+			}
+			keys, args := make([]string, 0, n), make([]any, 0, 2*n)
+			for i := range n {
+				keys, args = append(keys, line[i].lease.key), append(args, line[i].lease.token, r.ttl)
+				line = append(line, dated{line[i].lease, now.Add(interval)})
+			}
+			line = line[n:]
+			if _, err := r.call(ctx, renewScript.Words(keys, args...)); err != nil {
+				return
+			}
 		}
 	}
+}
+
+// handedLocks are scriptLocks that queue, and are handed the key by a message.
+type handedLocks struct {
+	*scriptLocks
+	inbox *redis.PubSub
+	waits string // how each token waits, as in an entry of the queue
+}
+
+func openHanded(s settings) (locks, error) {
+	l, err := openScripts(s)
+	if err != nil {
+		return nil, err
+	}
+	name := "latchkit:i:" + rand.Text()
+	h := &handedLocks{l, l.client.Subscribe(context.Background(), name), fmt.Sprintf("%s|%d|0|1|0", name, l.ttl)}
+	_, err = h.inbox.Receive(context.Background()) // the confirmation of the subscription
+	return h, err
+}
+
+// handedLease is a lease whose token may have an entry in the queue.
+type handedLease struct {
+	scriptLease
+	entry string
+}
+
+// Lock ends when its context ends. To end a read that is under way, Lock closes the subscription.
+func (h *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
+	lease := &handedLease{scriptLease: h.lease(key)}
+	lease.entry = lease.token + "|" + h.waits + "|"
+	text, err := h.call(ctx, acquireScript.Words(lease.keys(), lease.token, h.ttl, "", h.waits))
+	if err != nil || isGranted(text) {
+		return lease, err
+	}
+	if !strings.HasPrefix(text, "busy ") {
+		return nil, checkAnswer(text, isGranted)
+	}
+	defer context.AfterFunc(ctx, func() { _ = h.inbox.Close() })()
+	for {
+		switch m, err := h.inbox.ReceiveMessage(ctx); {
+		case err != nil:
+			return nil, err
+		case strings.Contains(m.Payload, lease.token):
+			return lease, nil
+		}
+	}
+}
+
+// Release implements hold.
+func (s *handedLease) Release(ctx context.Context) error {
+	text, err := s.locks.call(ctx, releaseScript.Words(s.keys()[:3], s.token, s.entry))
+	if err != nil {
+		return err
+	}
+	return checkAnswer(text, isReleased)
+}
+
+func (h *handedLocks) Close() {
+	_ = h.inbox.Close()
+	h.scriptLocks.Close()
 }

@@ -16,10 +16,12 @@ var handOffRow = row{
 	about: `The time from the start of Release in one process until Acquire returns in the other process, on a
 clock that both processes read (CLOCK_MONOTONIC). Two processes pass the lock back and forth, so
 every acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began
-to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. A turn is
-twice as long as in other rows, because pollers hand over seldom. Holds are so short that a poller
-with an interval of 100 ms waits for nearly the whole interval; after holds of random length it
-would wait for half of the interval. Client CPU includes how the bench detects a waiter.`,
+to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. The
+contestant scripts handed only sends latchkit's scripts and reads their messages: no lock that sends
+them is faster. A turn is twice as long as in other rows, because pollers hand over seldom. Holds
+are so short that a poller with an interval of 100 ms waits for nearly the whole interval; after
+holds of random length it would wait for half of the interval. Client CPU includes how the bench
+detects a waiter.`,
 	run: runHandOff,
 }
 
@@ -38,7 +40,7 @@ func runHandOff(ctx context.Context, o order) (tbl table, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const wake = "wake-pub"
-	runners := contestantsNamed(wake, latchkit, latchkitPlain, latchkitFair, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms")
+	runners := contestantsNamed(wake, scriptsHanded, latchkit, latchkitPlain, latchkitFair, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms")
 	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
 		return converse(ctx, srv, c, 2*o.turn, 0)
 	})

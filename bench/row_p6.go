@@ -16,7 +16,8 @@ var hoardRow = row{
 	about: `One process takes the leases, with a TTL of 10 s, and is observed for one TTL. By default, latchkit
 renews after a third of the TTL, and rueidislock after half of it. redislock and redsync do not
 renew: as in users' programs, one goroutine for each lock refreshes it after a third. The peers hold
-fewer leases (see the column leases), because more leases would need the whole machine. CPU is a
+fewer leases (see the column leases), because more leases would need the whole machine. The
+contestant scripts renewed only sends latchkit's script, for up to 100 leases a call. CPU is a
 percentage of one processor. Memory is the memory in use after a garbage collection, minus the
 memory before the first lease. PING is sent by another client, once a millisecond, and is compared
 with the PING of an idle server in the same round. There are fewer rounds, because each takes a
