@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -108,6 +109,7 @@ func (l *line) read() {
 				l.owner.noteMessage(l.live[message.Channel])
 				if e, ok := ParseEvent(message.Payload); ok {
 					l.owner.notify(e)
+					runtime.Gosched() // the waiter runs now, not only after the next read has begun
 				}
 			case *redis.Subscription:
 				if !l.handleChange(message) {
