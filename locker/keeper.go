@@ -79,6 +79,7 @@ func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duratio
 	now := instantOf(read)
 	k.lookForSuspension(read)
 	due, next := k.due.until(now.plus(renewSlack))
+	renewals = due[:0]
 	for _, h := range due {
 		switch r := &h.renewal; {
 		case now >= r.deadline.load():
@@ -275,7 +276,7 @@ func (k *keeper) wakeRun(at instant) {
 // leaves out holds that have ended meanwhile. The TTL of each renewal counts from now.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
-	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
+	holds, claims := due[:0], make([]*store.Claim, 0, len(due))
 	k.mu.Lock()
 	for _, h := range due {
 		if h.renewal.index > 0 && h.renewal.unanswered < mostUnanswered {
@@ -295,8 +296,8 @@ func (k *keeper) send(due []*hold) {
 		}
 		k.mu.Unlock()
 		observers := k.observeRenewals(places, holds, claims, grants)
-		for _, i := range places {
-			k.applyAnswer(holds[i], grants[i], claims[i], start)
+		for n, i := range places {
+			k.applyAnswer(holds[i], grants[n], claims[i], start)
 		}
 		if len(observers) > 0 {
 			k.engine.calls.Do(func() { // a slow Observer delays no answer
@@ -310,14 +311,17 @@ func (k *keeper) send(due []*hold) {
 
 // renewalAt returns the claim of a renewal that is sent at the time now. The claim asks for ttl, or
 // less if EndAfter ends the lease before. The caller holds the keeper's mutex.
-func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
+func (h *hold) renewalAt(now time.Time, ttl time.Duration) *store.Claim {
 	if h.renewal.atMostEnd != 0 {
 		ttl = max(min(ttl, h.renewal.atMostEnd.sub(instantOf(now))), time.Millisecond)
 	}
-	return store.Claim{
-		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
-		ByHandoff: h.renewal.handoffTTL > 0,
+	byHandoff := h.renewal.handoffTTL > 0
+	if !byHandoff && ttl == h.claim.TTL {
+		return &h.claim // which does not change
 	}
+	c := h.claim
+	c.TTL, c.ByHandoff = ttl, byHandoff
+	return &c
 }
 
 // nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
@@ -332,7 +336,7 @@ func (h *hold) nextTTL(now time.Time) time.Duration {
 
 // applyAnswer applies g, the Store's answer to a renewal of h with the given claim, which was sent
 // at the time start. It reports whether h is still held. A lost hold stays lost.
-func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
+func (k *keeper) applyAnswer(h *hold, g store.Grant, claim *store.Claim, start time.Time) bool {
 	switch g.State {
 	case store.Granted:
 		if g.Writer {
@@ -470,12 +474,12 @@ func (h *hold) errTimeout() error {
 // beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
 // the time from which the new TTL counts. From now on the server may keep the lease for ttl, and
 // the hold is not handed over. It returns false if l does not use the hold any more.
-func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
+func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (*store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
 	if !slices.Contains(h.renewal.users, l) {
-		return store.Claim{}, now, false
+		return nil, now, false
 	}
 	h.renewal.longest, h.renewal.adaptive = max(h.renewal.longest, ttl), false
 	return h.renewalAt(now, ttl), now, true
@@ -738,9 +742,9 @@ func (h *hold) endAfterSuspension(end, now instant, gain time.Duration) instant 
 }
 
 // observeRenewals returns calls of the Observer about renewals, made before their answers change the
-// holds. For each index i in places, holds[i] was renewed by claims[i], and grants[i] is the answer.
+// holds. For each index i in places, holds[i] was renewed by claims[i], and grants has the answers.
 // A hold that no Lease uses at the moment is left out.
-func (k *keeper) observeRenewals(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (calls []func()) {
+func (k *keeper) observeRenewals(places []int, holds []*hold, claims []*store.Claim, grants []store.Grant) (calls []func()) {
 	o, ok := k.engine.cfg.observer.(RenewalObserver)
 	if !ok {
 		return nil
@@ -748,14 +752,14 @@ func (k *keeper) observeRenewals(places []int, holds []*hold, claims []store.Cla
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := instantOf(time.Now())
-	for _, i := range places {
+	for n, i := range places {
 		if h := holds[i]; h.renewal.index > 0 && len(h.renewal.users) > 0 {
 			whole := claims[i].TTL
 			if claims[i].ByHandoff { // an earlier answer may have confirmed the hand-off meanwhile
 				whole = cmp.Or(h.renewal.handoffTTL, whole)
 			}
 			ctx, rule := h.renewal.users[0].base, h.renewal.users[0].rule
-			event := RenewalEvent{Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[i])}
+			event := RenewalEvent{Margin: h.renewal.deadline.load().sub(now), TTL: whole, Err: failureOf(grants[n])}
 			calls = append(calls, func() {
 				defer absorb("Renewed")
 				o.Renewed(ctx, rule, event)

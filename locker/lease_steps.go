@@ -164,7 +164,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, sent *int) error 
 	if err := l.state.contextCause(); err != nil {
 		return err
 	}
-	var claim store.Claim
+	var claim *store.Claim
 	var sentAt time.Time
 	r := repetition{ctx: ctx, ended: l.Context().Done()}
 	g, err := r.run(func() *calls.Future {
@@ -173,7 +173,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, sent *int) error 
 			return nil
 		}
 		f := new(calls.Future)
-		e.steps.BeginRenew(ctx, []store.Claim{claim}, func(_ []int, grants []store.Grant) { f.Deliver(grants[0], grants[0].Err) })
+		e.steps.BeginRenew(ctx, []*store.Claim{claim}, func(_ []int, grants []store.Grant) { f.Deliver(grants[0], grants[0].Err) })
 		return f
 	}, func(bool) {})
 	*sent = r.calls

@@ -6,6 +6,7 @@ package calls
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/store"
@@ -21,9 +22,9 @@ type Steps interface {
 
 	// BeginRenew renews leases. As replies come, it calls the function onAnswer, each time for a
 	// part of cs. Each lease is in exactly one of these parts. The parameter places has the indices
-	// in cs of the answered leases. At these indices, the parameter grants has an answer or an
-	// error. Several goroutines call onAnswer, which must not block.
-	BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(places []int, grants []store.Grant))
+	// in cs of the answered leases, and grants has an answer or an error for each of them. Several
+	// goroutines call onAnswer, which must not block, and must not keep grants.
+	BeginRenew(ctx context.Context, cs []*store.Claim, onAnswer func(places []int, grants []store.Grant))
 
 	// Repeat repeats the attempt of ch until it is answered or useless.
 	Repeat(ch Chore)
@@ -93,11 +94,6 @@ func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer 
 
 var errNoAnswer = errors.New("no answer in time")
 
-// BeginRenew calls the Store's Renew.
-func (w *wrapped) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
-	w.pool.BeginRenew(ctx, w.store.Renew, cs, onAnswer)
-}
-
 // Repeat repeats the attempt of ch until it is answered or useless.
 func (w *wrapped) Repeat(ch Chore) { w.chores.Add(ch) }
 
@@ -113,38 +109,34 @@ func (w *wrapped) Close(ctx context.Context) error {
 // mostRenewed is the largest number of claims in one call of Renew.
 const mostRenewed = 100
 
-// BeginRenew calls renew, the method of a Store, for parts of cs with at most mostRenewed claims
-// each, on goroutines of the Pool. The function onAnswer receives the answer to each part.
-func (p *Pool) BeginRenew(ctx context.Context, renew func(context.Context, []store.Claim) ([]store.Grant, error),
-	cs []store.Claim, onAnswer func([]int, []store.Grant),
-) {
-	grants := make([]store.Grant, len(cs))
+// BeginRenew calls the Store's Renew for parts of cs with at most mostRenewed claims each, on
+// goroutines of the Pool.
+func (w *wrapped) BeginRenew(ctx context.Context, cs []*store.Claim, onAnswer func([]int, []store.Grant)) {
 	for from := 0; from < len(cs); from += mostRenewed {
-		part := cs[from:min(from+mostRenewed, len(cs))]
+		part := make([]store.Claim, 0, mostRenewed)
+		places := make([]int, 0, mostRenewed)
+		for i := from; i < min(from+mostRenewed, len(cs)); i++ {
+			part, places = append(part, *cs[i]), append(places, i)
+		}
 		end := func(answers []store.Grant, err error) {
 			if err == nil && len(answers) != len(part) {
 				err = errors.New("the Store's Renew did not return one answer for each claim")
 			}
-			places := make([]int, len(part))
-			for i := range part {
-				if places[i] = from + i; err != nil {
-					grants[from+i] = store.Grant{Err: err}
-				} else {
-					grants[from+i] = answers[i]
-				}
+			if err != nil {
+				answers = slices.Repeat([]store.Grant{{Err: err}}, len(part))
 			}
-			onAnswer(places, grants)
+			onAnswer(places, answers)
 		}
-		if p.hanging.Add(1) > mostRenewing {
-			p.hanging.Add(-1)
+		if w.pool.hanging.Add(1) > mostRenewing {
+			w.pool.hanging.Add(-1)
 			end(nil, errHanging)
 			continue
 		}
-		p.Do(func() {
-			defer p.hanging.Add(-1)
+		w.pool.Do(func() {
+			defer w.pool.hanging.Add(-1)
 			ctx, cancel := context.WithTimeout(ctx, Timeout)
 			defer cancel()
-			end(renew(ctx, part))
+			end(w.store.Renew(ctx, part))
 		})
 	}
 }

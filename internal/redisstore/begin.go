@@ -134,16 +134,18 @@ func (s *Store) Repeat(ch calls.Chore) { s.links.Repeat(ch) }
 // arrive. If an answer shows that leases do not belong to their owners any more, or that their slot
 // moves, or that a batch has several slots, further calls are needed. A separate goroutine makes
 // these calls before it calls onAnswer.
-func (s *Store) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
-	grants := make([]store.Grant, len(cs))
+func (s *Store) BeginRenew(ctx context.Context, cs []*store.Claim, onAnswer func([]int, []store.Grant)) {
 	for _, b := range s.batches(cs) {
-		call := b.call().link()
-		call.Acked, call.Patience = s.acks.required(), b.patience()
+		call := b.call(s)
+		call.Patience = b.patience()
 		call.Receiver = link.OnAnswer(func(call *link.Call) {
+			memory := s.answers.Get().(*[mostInPart]store.Grant)
+			grants := memory[:len(b.places)]
 			text, err := call.Answer()
 			b.fill(grants, call, text, err, s.acks)
-			if !slices.ContainsFunc(b.places, func(i int) bool { return grants[i].State != store.Granted }) {
+			if !slices.ContainsFunc(grants, func(g store.Grant) bool { return g.State != store.Granted }) {
 				onAnswer(b.places, grants)
+				s.answers.Put(memory)
 				return
 			}
 			s.links.Pool.Do(func() {

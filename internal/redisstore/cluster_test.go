@@ -118,13 +118,13 @@ func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	s := locktest.SingleStore(cluster.Client(t))
-	var claims []store.Claim
+	var claims []*store.Claim
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		c := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
 		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Granted {
 			t.Fatal(g, err)
 		}
-		claims = append(claims, c)
+		claims = append(claims, &c)
 	}
 	hung, _ := cluster.Owner(int(redisstore.SlotOf(claims[0].Key)))
 	hung.Pause()
@@ -135,10 +135,10 @@ func TestRenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	}
 	all := make(chan answer, len(claims))
 	s.(interface {
-		BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant))
+		BeginRenew(ctx context.Context, cs []*store.Claim, answered func([]int, []store.Grant))
 	}).BeginRenew(t.Context(), claims, func(places []int, grants []store.Grant) {
-		for _, i := range places {
-			all <- answer{i, grants[i]}
+		for n, i := range places {
+			all <- answer{i, grants[n]}
 		}
 	})
 	apart, unanswered := 0, 0

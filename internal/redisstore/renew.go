@@ -19,7 +19,7 @@ import (
 type batch struct {
 	kind   kind // the kind of the Store
 	handed bool // the leases came by hand-off, and this call confirms them
-	all    []store.Claim
+	all    []*store.Claim
 	places []int // the places of the batch's claims in the renewal
 }
 
@@ -30,14 +30,13 @@ const mostInPart = 32
 // batches divides the claims cs into batches: where there are several shards by their slots, and
 // everywhere by whether the claim's lease came by hand-off. Readers learn through their inboxes
 // that a writer waits, so batches marks these inboxes as used.
-func (s *Store) batches(cs []store.Claim) (all []*batch) {
+func (s *Store) batches(cs []*store.Claim) (all []*batch) {
 	type group struct {
 		handed bool
 		slot   uint16
 	}
 	open := make(map[group]*batch)
-	for i := range cs {
-		c := &cs[i]
+	for i, c := range cs {
 		g := group{handed: c.ByHandoff}
 		if s.cluster != nil || s.sharded.Load() {
 			g.slot = SlotOf(c.Key)
@@ -47,7 +46,7 @@ func (s *Store) batches(cs []store.Claim) (all []*batch) {
 		}
 		b := open[g]
 		if b == nil || len(b.places) == mostInPart {
-			b = &batch{kind: s.kind, handed: g.handed, all: cs}
+			b = &batch{kind: s.kind, handed: g.handed, all: cs, places: make([]int, 0, min(len(cs)-i, mostInPart))}
 			open[g], all = b, append(all, b)
 		}
 		b.places = append(b.places, i)
@@ -69,62 +68,60 @@ func (b *batch) patience() time.Duration {
 // call returns the call that renews the batch. It runs renew.lua, or confirm.lua for leases that
 // came by hand-off, and for readers and permits. With readers, confirm.lua is for writers too,
 // because one batch has the claims of both.
-func (b *batch) call() *Call {
-	script, plain := confirmScript, b.kind == forOne && !b.handed
-	if plain {
-		script = renewScript
+func (b *batch) call(s *Store) *link.Call {
+	script, companions := confirmScript, []func(string) string{QueueKey} // the keys beside each lease
+	switch {
+	case b.kind == withReaders:
+		companions = append(companions, ReadersKey)
+	case b.kind == withPermits:
+		companions = append(companions, PermitsKey, UsesKey)
+	case !b.handed:
+		script, companions = renewScript, nil
 	}
-	keys := make([]string, 0, len(b.places))
-	args := make([]any, 0, 2*len(b.places)) // pointers, so that no argument is copied
-	var ttl *int64                          // most leases have the TTL of the lease before them
+	first, keys := b.all[b.places[0]].Key, len(b.places)*(1+len(companions))
+	words := append(make([]any, 0, 3+keys+2*len(b.places)), "evalsha", script.sha, keys)
 	for _, i := range b.places {
-		c := &b.all[i]
-		owner := &c.Owner
-		if keys = append(keys, c.Key); !plain {
-			keys = append(keys, QueueKey(c.Key))
+		words = append(words, &b.all[i].Key) // a pointer, so that nothing is copied: see WordsIn of link.Script
+		for _, name := range companions {
+			words = append(words, new(name(b.all[i].Key)))
 		}
-		switch b.kind {
-		case forOne: // no other keys
-		case withReaders:
+	}
+	words[3] = first
+	var ttl *int64 // most leases have the TTL of the lease before them
+	for _, i := range b.places {
+		c := b.all[i]
+		owner := &c.Owner
+		if b.kind == withReaders {
 			owner = new(ReaderEntry(*c) + "|" + strconv.FormatUint(c.Fence, 10))
-			keys = append(keys, ReadersKey(c.Key))
-		case withPermits:
-			keys = append(keys, PermitsKey(c.Key), UsesKey(c.Key))
 		}
 		if ms := Millis(c.TTL); ttl == nil || *ttl != ms {
 			ttl = new(ms)
 		}
-		args = append(args, owner, ttl)
+		words = append(words, owner, ttl)
 	}
-	call := script.Call(keys)
-	call.Words = append(call.Words, args...)
-	return call
+	return &link.Call{Script: script.Script, Words: words, Key: first, Class: script.class, Acked: s.acks.required()}
 }
 
 // fill puts the answer to the batch's call, text or err, into the grants of the batch.
 func (b *batch) fill(grants []store.Grant, call *link.Call, text string, err error, acks Acks) {
-	if err != nil {
-		for _, i := range b.places {
-			grants[i] = store.Grant{Err: Refused(err)}
-		}
-		return
-	}
 	var short error
-	if call.Acked {
+	if call.Acked && err == nil {
 		short = acks.checkCount(call.Acks())
 	}
 	r := Reply{text}
 	at := r.Time()
-	for n, i := range b.places {
+	for n := range grants {
 		switch {
-		case len(r.Rest) != len(b.places):
-			grants[i] = store.Grant{Err: Unreadable("renew")}
+		case err != nil:
+			grants[n] = store.Grant{Err: Refused(err)}
+		case len(r.Rest) != len(grants):
+			grants[n] = store.Grant{Err: Unreadable("renew")}
 		case r.Rest[n] == '0':
-			grants[i] = store.Grant{State: store.NotOurs, At: at}
+			grants[n] = store.Grant{State: store.NotOurs, At: at}
 		case short != nil:
-			grants[i] = store.Grant{Err: short}
+			grants[n] = store.Grant{Err: short}
 		default:
-			grants[i] = store.Grant{State: store.Granted, At: at, Writer: r.Rest[n] == '2'}
+			grants[n] = store.Grant{State: store.Granted, At: at, Writer: r.Rest[n] == '2'}
 		}
 	}
 }
@@ -133,9 +130,13 @@ func (b *batch) fill(grants []store.Grant, call *link.Call, text string, err err
 func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
 	parts := make(chan []int, len(cs))
-	s.BeginRenew(ctx, cs, func(places []int, all []store.Grant) {
-		for _, i := range places {
-			grants[i] = all[i]
+	claims := make([]*store.Claim, len(cs))
+	for i := range cs {
+		claims[i] = &cs[i]
+	}
+	s.BeginRenew(ctx, claims, func(places []int, answers []store.Grant) {
+		for n, i := range places {
+			grants[i] = answers[n]
 		}
 		parts <- places
 	})
@@ -155,8 +156,7 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 
 // renew sends the batch b, waits for the answer, and puts it into grants.
 func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
-	call := b.call().link()
-	call.Acked = s.acks.required()
+	call := b.call(s)
 	text, err := s.links.Do(ctx, call)
 	b.fill(grants, call, text, err, s.acks)
 }
@@ -168,24 +168,24 @@ func (s *Store) renew(ctx context.Context, b *batch, grants []store.Grant) {
 // that do not hold their leases any more. After a restart of the server without data, a process
 // loses all its leases at once, so complete reads all their notes at the same time.
 func (s *Store) complete(ctx context.Context, b *batch, grants []store.Grant) {
-	for _, i := range b.places {
+	for n, i := range b.places {
 		one := &batch{kind: b.kind, handed: b.handed, all: b.all, places: []int{i}}
-		switch err := grants[i].Err; {
+		switch err := grants[n].Err; {
 		case slotMoves(err):
-			s.renewMoving(ctx, one, &b.all[i], grants)
+			s.renewMoving(ctx, one, b.all[i], grants[n:n+1])
 		case b.crossesSlots(err):
 			s.sharded.Store(true)
-			s.renew(ctx, one, grants)
+			s.renew(ctx, one, grants[n:n+1])
 		}
 	}
 	var work sync.WaitGroup
-	for _, i := range b.places {
-		if grants[i].State != store.NotOurs {
+	for n, i := range b.places {
+		if grants[n].State != store.NotOurs {
 			continue
 		}
 		work.Go(func() {
-			if reason, ok := s.Revoked(ctx, b.all[i]); ok {
-				grants[i].State, grants[i].Reason = store.Revoked, reason
+			if reason, ok := s.Revoked(ctx, *b.all[i]); ok {
+				grants[n].State, grants[n].Reason = store.Revoked, reason
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func (s *Store) renewMoving(ctx context.Context, b *batch, c *store.Claim, grant
 	}
 	b.kind, b.handed = forOne, false
 	s.renew(ctx, b, grants)
-	if g := &grants[b.places[0]]; g.State == store.Granted && c.ByHandoff {
+	if g := &grants[0]; g.State == store.Granted && c.ByHandoff {
 		// The owner's entry leaves the queue. This step is safe, because no other token gets the
 		// key while the owner holds the lease.
 		if _, err := runCommand(ctx, s.links, link.Renewal, "zremrangebyscore", QueueKey(c.Key), "-inf", "(0"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -81,6 +82,7 @@ type Store struct {
 	cluster link.Cluster   // nil: one server
 	acks    Acks           // the acknowledgements that leases need
 	inbox   *Subscriptions // nil: the client cannot subscribe
+	answers sync.Pool      // memory for the answers to the renewals of a batch
 	silent  atomic.Bool    // the server refuses scripts that send messages
 	sharded atomic.Bool    // the server is a proxy before several shards: it refuses scripts with keys of several slots
 }
@@ -88,7 +90,7 @@ type Store struct {
 // Attach returns the Store of one server or of a cluster, without a subscription. The Store sends
 // its calls over the given links, which lead to the server of c.
 func Attach(c Client, links *link.Links) *Store {
-	s := &Store{server: c, links: links}
+	s := &Store{server: c, links: links, answers: sync.Pool{New: func() any { return new([mostInPart]store.Grant) }}}
 	s.cluster, _ = c.(link.Cluster)
 	return s
 }
