@@ -54,9 +54,20 @@ func sendAll(t *testing.T, ls *Links, n int) (calls []*Call) {
 	t.Helper()
 	for i := range n {
 		calls = append(calls, namedCall(fmt.Sprint(i), Ask))
-		ls.Send(t.Context(), calls[i])
 	}
+	meet(t, ls, calls...)
 	return calls
+}
+
+// meet makes the calls wait for the next batch, which takes none of them before all wait.
+func meet(t *testing.T, ls *Links, calls ...*Call) {
+	t.Helper()
+	ls.single.mu.Lock()
+	defer ls.single.mu.Unlock()
+	for _, c := range calls {
+		c.markListed(t.Context(), time.Now())
+		ls.single.plain.add(c)
+	}
 }
 
 func TestABatchTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
@@ -111,12 +122,13 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 			f.setDelay(trip)
 			makePrompt(t, ls)
+			var calls []*Call
 			for i := range 2 {
 				large := namedCall("large", Renewal)
 				large.Words = append(large.Words, string(make([]byte, largeCall)))
-				ls.Put(t.Context(), large)
-				ls.Put(t.Context(), namedCall(fmt.Sprint("small", i), Ask))
+				calls = append(calls, large, namedCall(fmt.Sprint("small", i), Ask))
 			}
+			meet(t, ls, calls...)
 			synctest.Wait()
 			most := 0
 			for _, batch := range f.sentTogether() {
