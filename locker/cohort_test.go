@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -61,6 +62,7 @@ func TestAStreakEnds(t *testing.T) {
 			lease := acquire(t, ls[0], locker.Rule{Key: "a"})
 			ours, theirs := crowd(t, ls[0], locker.Rule{Key: "a"}, 4), crowd(t, ls[1], locker.Rule{Key: "a"}, 4)
 			for i, w := range []*waiting{ours[0], ours[1], theirs[0], theirs[1], theirs[2], ours[2], ours[3], theirs[3]} {
+				synctest.Wait() // until the next leader of the other process has queued
 				release(t, lease)
 				select {
 				case <-w.ended:
