@@ -48,7 +48,7 @@ func TestACallHasAGoroutine(t *testing.T) {
 			}
 			return true
 		},
-		"when the last batches were large":  func(l *link, _ *Call) bool { l.sizes = [2]int{1, 2 * mostAlone}; return true },
+		"when the last batches were large":  func(l *link, _ *Call) bool { l.sizes = [2]int{1, mostAlone}; return true },
 		"when the last answer came late":    func(l *link, _ *Call) bool { l.prompt = false; return true },
 		"when a batch is under way already": func(l *link, _ *Call) bool { l.plain.running = []*batch{{}}; return true },
 		"when its caller must be back":      func(l *link, _ *Call) bool { l.ends = endsByTimeout; return false },

@@ -33,17 +33,13 @@ func (b *batch) Run() {
 }
 
 // fill takes the calls of the next batch from the queue, and starts it. First it lets the callers run
-// that have just got their answers. The result is false when it takes no call; then the batch has
-// ended.
+// that have just got their answers. The result is false when no call waits; then the batch has ended.
 func (b *batch) fill() bool {
 	runtime.Gosched()
 	q := b.queue
 	q.link.mu.Lock()
 	defer q.link.mu.Unlock()
-	if !q.gathers(q.active - 1) {
-		b.calls = q.take(b.calls)
-	}
-	if len(b.calls) == 0 {
+	if b.calls = q.take(b.calls); len(b.calls) == 0 {
 		q.active--
 		return false
 	}

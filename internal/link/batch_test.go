@@ -14,49 +14,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Half of many calls are at the server while the callers of the other half run.
-func TestManyCallsThatMeetTravelInTwoBatches(t *testing.T) {
+// Half of the calls are at the server while the callers of the other half run.
+func TestCallsThatMeetTravelInTwoBatches(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(time.Millisecond)
-		for _, c := range sendAll(t, ls, 2*fewCalls+1) {
+		var calls []*Call
+		for i := range 5 {
+			calls = append(calls, namedCall(fmt.Sprint(i), Ask))
+		}
+		meet(t, ls, calls...)
+		for _, c := range calls {
 			checkAnswered(t, c, 2*time.Millisecond)
 		}
-		if sent := f.sentTogether(); len(sent) != 2 || len(sent[0]) != fewCalls+1 || len(sent[1]) != fewCalls {
+		if sent := f.sentTogether(); len(sent) != 2 || len(sent[0]) != 3 || len(sent[1]) != 2 {
 			t.Errorf("the batches are %v", sent)
 		}
 	})
-}
-
-// While a batch is at a near server, few calls wait for the next one, and many calls do not.
-func TestFewCallsTravelInOneBatchAtATime(t *testing.T) {
-	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-		ls.single.plain.usual = 2
-		f.setDelay(time.Microsecond)
-		var all []*Call
-		for _, n := range []int{1, fewCalls - 1, 1} {
-			all = append(all, sendAll(t, ls, n)...)
-			synctest.Wait()
-		}
-		if sent := f.sentTogether(); len(sent) != 2 || len(sent[1]) != fewCalls {
-			t.Errorf("while the first call is at the server, the batches are %v", sent)
-		}
-		for _, c := range append(all, sendAll(t, ls, fewCalls-1)...) {
-			checkAnswered(t, c, 3*time.Microsecond)
-		}
-		if sent := f.sentTogether(); len(sent) != 3 || len(sent[2]) != fewCalls-1 {
-			t.Errorf("the batches are %v", sent)
-		}
-	})
-}
-
-// sendAll sends n calls, and does not wait for their answers.
-func sendAll(t *testing.T, ls *Links, n int) (calls []*Call) {
-	t.Helper()
-	for i := range n {
-		calls = append(calls, namedCall(fmt.Sprint(i), Ask))
-	}
-	meet(t, ls, calls...)
-	return calls
 }
 
 // meet makes the calls wait for the next batch, which takes none of them before all wait.
@@ -143,7 +116,6 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 
 func TestABatchThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-		ls.single.plain.usual = 2
 		f.stop()
 		hangs := namedCall("hangs", Ask)
 		ls.Put(t.Context(), hangs)
@@ -156,9 +128,6 @@ func TestABatchThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		goesRound := namedCall("goes round", Ask)
 		ls.Put(t.Context(), goesRound)
 		checkAnswered(t, goesRound, promptWithin+time.Millisecond)
-		next := namedCall("next", Ask) // nobody waits for the hung batch a second time
-		ls.Put(t.Context(), next)
-		checkAnswered(t, next, time.Microsecond)
 		checkFails(t, hangs, ErrNoAnswer, answerFor+sharedFor-time.Since(began))
 		after := namedCall("after", Ask) // the way is free again, although the goroutine of the hung batch still hangs
 		ls.Put(t.Context(), after)

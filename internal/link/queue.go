@@ -34,17 +34,9 @@ func (q *queue) init(l *link, acked bool, pipe pipeliner, limit time.Duration, u
 func (q *queue) add(c *Call) {
 	q.waiting[c.Class] = append(q.waiting[c.Class], c)
 	q.n++
-	if q.active < q.usual && !q.gathers(q.active) {
+	if q.active < q.usual {
 		q.begin()
 	}
-}
-
-// gathers reports whether the calls that wait are left for the next batch of the others, which are
-// active: while round trips are short, one batch of few calls costs less than two. The calls do not
-// wait for a batch that is slow.
-func (q *queue) gathers(others int) bool {
-	return others > 0 && q.n < fewCalls && q.usual == 2 &&
-		(len(q.running) == 0 || time.Since(q.running[0].began) < promptWithin)
 }
 
 // begin begins a batch of the given calls, which are under way, and then of the calls that wait.
@@ -58,7 +50,7 @@ func (q *queue) begin(calls ...*Call) {
 
 // take removes the calls of the next batch from the queue, appends them to into, and returns the
 // result. It takes the calls of the most urgent class first, and in each class the oldest call
-// first. Of many calls that wait or are under way, it takes at most half, so that the server has work
+// first. It takes at most half of the calls that wait or are under way, so that the server has work
 // while the callers of the other half run.
 //
 // A server executes all commands that it has received from one connection before it looks at the
@@ -69,7 +61,7 @@ func (q *queue) take(into []*Call) []*Call {
 	for _, b := range q.running {
 		all += len(b.calls)
 	}
-	most, room := min(max((all+1)/2, fewCalls), mostCalls), mostBytes
+	most, room := min(max((all+1)/2, fewest), mostCalls), mostBytes
 	if q.pipe == nil {
 		most = 1
 	}
