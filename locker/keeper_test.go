@@ -208,8 +208,8 @@ func TestTheKeeperRenewsInBatches(t *testing.T) {
 		before := store.Calls(locker.OpRenew)
 		time.Sleep(3700 * time.Millisecond)
 		calls := store.Calls(locker.OpRenew) - before
-		if calls < 50 || calls > 150 {
-			t.Fatalf("5000 leases were renewed in %d calls, want about 70", calls)
+		if calls < 100 || calls > 250 {
+			t.Fatalf("5000 leases were renewed in %d calls, want about 150", calls)
 		}
 		for _, lease := range leases {
 			if lease.Context().Err() != nil {

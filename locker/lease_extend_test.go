@@ -29,7 +29,7 @@ func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 		expires := lease.Expires()
-		// The 4 s pass in steps that are shorter than renewSlack (10 ms). With longer steps, the
+		// The 4 s pass in steps that are shorter than renewSlack (5 ms). With longer steps, the
 		// next renewal would hide a failed extension.
 		for range 40_000 {
 			time.Sleep(100 * time.Microsecond)

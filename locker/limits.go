@@ -36,7 +36,7 @@ const (
 	streakWithin = 10 * time.Millisecond
 
 	// renewSlack: holds that are due within this time are renewed in the same batch.
-	renewSlack = 10 * time.Millisecond
+	renewSlack = 5 * time.Millisecond
 	// mostUnanswered is the largest number of unanswered renewals of one hold. Without this limit,
 	// renewals would pile up when the Store hangs.
 	mostUnanswered = 8
