@@ -135,7 +135,7 @@ soak: tools ## the same for an hour on all three servers, and write docs/faults.
 	go test -count=1 -timeout 1h ./internal/tests/sqllock -run WithEachLibrary -library-processes 16 -library-increments 1000
 
 .PHONY: mutants
-mutants: tools ## break the code in one line at a time, and see a test fail: half an hour
+mutants: tools ## break the code in one line at a time, and see a test fail: an hour
 	.ci/mutants
 
 # Each adapter has a target. Fuzzing starts with the corpus, which make test-all runs as well.
