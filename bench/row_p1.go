@@ -11,10 +11,9 @@ var uncontendedRow = row{
 	title: "Uncontended acquire and release, one goroutine",
 	about: `Client and server share one processor. On several processors, a round trip has one of two speeds,
 depending on whether client and server share a processor: P2 has a lone goroutine that is not
-pinned. Turns are half as long as in other rows, and there are more rounds. On a machine with other
-load, the sum of client CPU and server CPU is a better figure than the time. Allocations are those
-of the whole client process. The contestant scripts only sends latchkit's scripts. latchkit
-NewScriptless has no fence and no queue.`,
+pinned. On a machine with other load, the sum of client CPU and server CPU is a better figure than
+the time. Allocations are those of the whole client process. The contestant scripts only sends
+latchkit's scripts. latchkit NewScriptless has no fence and no queue.`,
 	run: runUncontended,
 }
 

@@ -18,10 +18,9 @@ clock that both processes read (CLOCK_MONOTONIC). Two processes pass the lock ba
 every acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began
 to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber. The
 contestant scripts handed only sends latchkit's scripts and reads their messages: no lock that sends
-them is faster. A turn is twice as long as in other rows, because pollers hand over seldom. Holds
-are so short that a poller with an interval of 100 ms waits for nearly the whole interval; after
-holds of random length it would wait for half of the interval. Client CPU includes how the bench
-detects a waiter.`,
+them is faster. Holds are so short that a poller with an interval of 100 ms waits for nearly the
+whole interval; after holds of random length it would wait for half of the interval. Client CPU
+includes how the bench detects a waiter.`,
 	run: runHandOff,
 }
 

@@ -20,8 +20,7 @@ fewer leases (see the column leases), because more leases would need the whole m
 contestant scripts renewed only sends latchkit's script, for up to 100 leases a call. CPU is a
 percentage of one processor. Memory is the memory in use after a garbage collection, minus the
 memory before the first lease. PING is sent by another client, once a millisecond, and is compared
-with the PING of an idle server in the same round. There are fewer rounds, because each takes a
-minute.`,
+with the PING of an idle server in the same round.`,
 	run: runHoard,
 }
 
