@@ -102,8 +102,20 @@ func check(h *history, limit int, losses []loss, rows []logged, final map[string
 
 // findOverlaps finds two holders at once. A holder that was killed is not asked any more.
 func (v *verdict) findOverlaps(holds []*hold, losses []loss) {
+	type phase struct {
+		process string
+		fence   uint64
+	}
+	began := map[phase]instant{}
 	var before []*hold // those that may still be alive
 	for _, b := range holds {
+		// A reader joins the lease of its process, which may be older than the loss, without a call.
+		at, joins := began[phase{b.process, b.fence}]
+		if b.leased = b.asked; b.shared && joins {
+			b.leased = min(at, b.asked)
+		} else if b.shared {
+			began[phase{b.process, b.fence}] = b.asked
+		}
 		before = slices.DeleteFunc(before, func(a *hold) bool { return a.alive < b.granted })
 		for _, a := range before {
 			if !a.shared || !b.shared {
@@ -121,7 +133,7 @@ func (v *verdict) addOverlap(a, b *hold, losses []loss) {
 		// its deadline. Of two masters, either holder may be that of the former one, and may hand its
 		// lease on inside its process.
 		end := l.to.add(roundTTL + 50*time.Millisecond)
-		allowed := a.asked <= l.to && a.alive <= end
+		allowed := a.leased <= l.to && a.alive <= end
 		if l.what == twoMasters {
 			allowed = o.At.add(o.Length) <= end
 		}
@@ -221,6 +233,7 @@ func (v *verdict) countUnits(holds []*hold, limit int, losses []loss) {
 	for _, b := range holds {
 		before = slices.DeleteFunc(before, func(a *hold) bool { return a.alive < b.granted })
 		used := b.units
+		b.leased = b.asked
 		for _, a := range before {
 			used += a.units
 		}

@@ -39,6 +39,7 @@ type hold struct {
 	units   int
 	fence   uint64
 	asked   instant // before the acquire began
+	leased  instant // before the lease was asked for; the checker sets it
 	granted instant // after the acquire returned
 	// alive is a moment before the last look at which the holder was told that it holds the lock.
 	alive  instant

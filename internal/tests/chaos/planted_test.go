@@ -59,6 +59,17 @@ func TestTheCheckerFindsPlantedMistakes(t *testing.T) {
 	if v := check(h, 0, []loss{{"restart", span{ms(15), ms(20)}}}, rows(), map[string]int64{"k": 2}); len(v.Violations) > 0 || len(v.Overlaps) != 1 || v.Told != 1 {
 		t.Errorf("after a loss, two holders are documented: %+v", v)
 	}
+	for process, violations := range map[string]int{"p": 0, "q": 1} { // a reader of the process that had the phase, and of another one
+		v := &verdict{}
+		v.findOverlaps([]*hold{
+			{id: "a", process: "p", shared: true, fence: 5, asked: ms(0), granted: ms(10), alive: ms(20)},
+			{id: "b", process: process, shared: true, fence: 5, asked: ms(21), granted: ms(21), alive: ms(50)},
+			{id: "c", process: "r", fence: 6, asked: ms(30), granted: ms(40), alive: ms(60)},
+		}, []loss{{"clock", span{ms(15), ms(20)}}})
+		if len(v.Violations) != violations || len(v.Overlaps) != 1 {
+			t.Errorf("a reader of %s beside a writer: %v", process, v.Violations)
+		}
+	}
 	if v := check(good(), 1, nil, rows(), map[string]int64{"k": 2}); len(v.Violations) > 0 {
 		t.Errorf("one unit of one: %v", v.Violations)
 	}
