@@ -348,3 +348,22 @@ func (l leaving) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, 
 	rule.Wait = 0
 	return l.Locker.Acquire(ctx, rule)
 }
+
+// The leader's context ends while its question is under way. This ends neither the question nor the
+// wait of the next leader, who takes the answer.
+func TestTheEndOfALeadersContextIsNotThatOfItsQuestion(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, 100*time.Millisecond)
+		leader, next := startWaiting(t, l, locker.Rule{Key: "a"}), startWaiting(t, l, locker.Rule{Key: "a"})
+		leader.cancel()
+		<-leader.ended
+		wantErr(t, leader.err, "a", context.Canceled)
+		lease := next.awaitGrant(100 * time.Millisecond)
+		if n := store.Calls(locker.OpAcquire); n != 1 {
+			t.Errorf("%d calls, want one", n)
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}

@@ -292,8 +292,9 @@ func (cs *cohorts) dropHold(h *hold) {
 }
 
 // abdicate is called when the leader w ends without a hold. It makes the next waiter the leader,
-// with the place of w if that place is in the queue, or its question is under way. If the server cannot be reached, overdue
-// waiters fail at once, because otherwise each of them would first ask the server in vain.
+// with the place of w if that place is in the queue, or its question is under way. If the server
+// cannot be reached, overdue waiters fail at once, because otherwise each of them would first ask the
+// server in vain.
 func (cs *cohorts) abdicate(w *waiter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -305,8 +306,8 @@ func (cs *cohorts) abdicate(w *waiter) {
 }
 
 // leadOrEnd makes the first waiter of c the leader, with the place of the former leader if this
-// place may be in the server's queue or has a question under way; former may be nil. Without waiters, leadOrEnd ends the cohort.
-// The caller holds cs.mu.
+// place may be in the server's queue or has a question under way; former may be nil. Without waiters,
+// leadOrEnd ends the cohort. The caller holds cs.mu.
 func (cs *cohorts) leadOrEnd(c *cohort, former *waiter) {
 	if c.hold != nil {
 		delete(cs.phases, c.hold.claim.Owner)

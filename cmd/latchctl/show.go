@@ -31,7 +31,8 @@ trace is the trace under which the holder took the key, if the holder's service 
 its spans (package otel).
 
 A semaphore is shown with its permits, each with its fence, how many units it holds,
-and since when: a permit that leaked is renewed, and only old. MODE is then the units that the waiter wants, of how many.
+and since when: a permit that leaked is renewed, so only its age shows it. MODE is then
+the units that the waiter wants, of how many.
 
 Readers are listed with what is left of their leases. They leave no metadata of their
 own on the server: holder and since are those of the first reader.

@@ -74,9 +74,8 @@ func (w *wrapped) Begin(ctx context.Context, step Step, c store.Claim, onAnswer 
 			return f
 		}
 	}
-	if step != Acquire {
-		ctx = context.WithoutCancel(ctx)
-	}
+	// The caller may leave while another one takes the answer, which must not be that the first one left.
+	ctx = context.WithoutCancel(ctx)
 	w.pool.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
