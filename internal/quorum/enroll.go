@@ -12,8 +12,9 @@ import (
 )
 
 // operatorTimeout is the shortest time-out of an operator's call at a node. It is longer than the
-// usual time-out, because an operator's call needs the answers of all nodes.
-const operatorTimeout = 2 * time.Second
+// usual time-out, because an operator's call needs the answers of all nodes. It is the longest time
+// for which a link waits for an answer.
+const operatorTimeout = 5 * time.Second
 
 // Enroll declares that the servers are new and hold no leases. It refuses unless every server has no
 // marker and no lease. If every server votes already, and cfg gives another longest TTL, Enroll

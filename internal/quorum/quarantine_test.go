@@ -244,6 +244,19 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	}
 }
 
+// An enrolment needs all servers, so it waits longer for each of them than a lock would.
+func TestAnEnrolmentWaitsForAServerThatIsSlow(t *testing.T) {
+	t.Parallel()
+	servers := startNodes(t, 3)
+	cs := clients(clientsOf(t, servers))
+	servers[1].Pause()
+	resume := time.AfterFunc(2*time.Second, servers[1].Resume)
+	defer resume.Stop()
+	if err := locker.EnrollRedlock(t.Context(), cs); err != nil {
+		t.Error(err)
+	}
+}
+
 // markersOf returns the markers of the servers.
 func markersOf(t *testing.T, servers []*redistest.Server) (all []string) {
 	t.Helper()

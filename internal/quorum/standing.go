@@ -140,7 +140,9 @@ type view struct {
 // look reads the marker of node n, and changes nothing.
 func (n *node) look(ctx context.Context) (v view, err error) {
 	sentAt := time.Now()
-	text, err := lookScript.Run(ctx, n.links, []string{redisstore.NodeKey})
+	call := lookScript.Call([]string{redisstore.NodeKey})
+	call.Patience = n.quorum.patience
+	text, err := call.Run(ctx, n.links)
 	if err != nil {
 		return v, err
 	}

@@ -99,8 +99,9 @@ func (s Script) Run(ctx context.Context, links *link.Links, keys []string, args 
 
 // Call is a script that is about to be run.
 type Call struct {
-	script Script
-	Words  []any
+	script   Script
+	Words    []any
+	Patience time.Duration // see [link.Call]
 }
 
 // Call returns a call of the script with the given keys and arguments, and does not send it.
@@ -141,7 +142,7 @@ func (f onText) Receive(c *link.Call) {
 // words.
 func (c *Call) link() *link.Call {
 	key, _ := c.Words[3].(string)
-	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
+	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class, Patience: c.Patience}
 }
 
 // shortWords returns the words of a call of the script, in the memory of r. It leaves out empty
