@@ -15,17 +15,27 @@ import (
 // tags, as the public proxy does.
 func release(t *testing.T, version string) (proxy string) {
 	t.Helper()
-	repository, proxy := t.TempDir(), t.TempDir()
+	repository, public, proxy := t.TempDir(), t.TempDir(), t.TempDir()
 	commit(t, repository, checkout(t))
+	git(t, repository, "remote", "add", "origin", public)
+	run(t, public, nil, "git", "init", "--quiet", "--bare")
+	_, commands, _ := strings.Cut(read(t, filepath.Join(checkout(t), "CONTRIBUTING.md")), "```\n.ci/prepare-release")
+	commands, _, _ = strings.Cut(commands, "```")
+	commands = strings.NewReplacer("v0.1.0", version, "/tmp/tags", filepath.Join(proxy, "tags")).Replace(".ci/prepare-release" + commands)
+	run(t, repository, nil, "bash", "-c", commands)
+	released := strings.Fields(run(t, public, nil, "git", "tag"))
 	download := []string{"mod", "download"}
-	for tag := range strings.Lines(run(t, repository, nil, ".ci/prepare-release", version)) {
-		tag = strings.TrimSpace(tag)
-		git(t, repository, "tag", tag)
+	for _, tag := range released {
 		download = append(download, path.Join(root, path.Dir(tag))+"@"+version)
+	}
+
+	// Who types them again changes nothing.
+	if err := exec.CommandContext(t.Context(), "bash", "-c", "cd "+repository+" && "+commands).Run(); err == nil || len(strings.Fields(git(t, repository, "tag"))) != len(released) {
+		t.Errorf("a second release of %s: %v", version, err)
 	}
 	env := []string{
 		"GOWORK=off", "GOFLAGS=-modcacherw", "GOMODCACHE=" + proxy, "GOPROXY=direct", "GOSUMDB=off",
-		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + repository + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + root,
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://" + public + ".insteadOf", "GIT_CONFIG_VALUE_0=https://" + root,
 	}
 	run(t, t.TempDir(), env, "go", download...)
 	return filepath.Join(proxy, "cache", "download")
@@ -45,7 +55,7 @@ func checkout(t *testing.T) string {
 // for those that git ignores. A repository in from stays as it is.
 func commit(t *testing.T, repository, from string) {
 	t.Helper()
-	git(t, repository, "init", "--quiet")
+	git(t, repository, "init", "--quiet", "--initial-branch=main")
 	git(t, repository, "config", "user.name", "the test")
 	git(t, repository, "config", "user.email", "test@example.com")
 	git(t, repository, "--work-tree", from, "add", "--all")

@@ -29,7 +29,7 @@ func TestAStrangerUsesARelease(t *testing.T) {
 	t.Run("the first program", func(t *testing.T) {
 		s := s.in(t)
 		for _, command := range regexp.MustCompile(`(?m)^go (get \S+)`).FindAllStringSubmatch(s.readme, -1) {
-			s.goCommand(strings.Fields(command[1])...)
+			s.goCommand(strings.Fields(strings.Replace(command[1], "@latest", "@"+s.version, 1))...)
 		}
 		_, program, _ := strings.Cut(s.readme, "<!-- example: examples/quickstart/main.go -->\n```go\n")
 		program, _, _ = strings.Cut(program, "```\n")
