@@ -26,7 +26,7 @@ cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 raced = ./... ./internal/sqltest $(addprefix ./internal/tests/,asynqlock engine runall sqllock)
 
 # And without the race detector: the models, each of which is one goroutine that computes, and the
-# sale, as README's first command builds it.
+# sale, as README's command builds it.
 plain = $(addprefix ./internal/tests/,queue quorum readers semaphore miniredis) ./examples/flashsale
 
 # What the documents show beside these packages: make test compiles it with its tests, and links nothing.
@@ -119,7 +119,7 @@ attacked:
 matrix: tools clients ## run the suites on Valkey, Redis, Redict, PostgreSQL 17 and MySQL, and write the table of docs/versions.md: an hour
 	.ci/matrix
 
-# The rounds of make chaos and make soak: for how long.
+# The rounds of make soak: for how long.
 time = 1h
 
 .PHONY: chaos
@@ -129,7 +129,6 @@ chaos: tools ## attack locks of all kinds on all topologies for some minutes, on
 .PHONY: soak
 soak: tools ## the same for an hour on all three servers, and write docs/faults.md; make soak time=8h
 	.ci/chaos $(time)
-	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 	go test -count=1 -timeout 1h ./internal/quorum -run WhenACallIsLost -nodes 5 -part -1
 	go test -count=1 -timeout 1h ./locker -run InAStorm -storm 5m
 	go test -count=1 -timeout 1h ./internal/tests/sqllock -run WithEachLibrary -library-processes 16 -library-increments 1000

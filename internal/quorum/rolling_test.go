@@ -47,7 +47,7 @@ func callers(t *testing.T, servers []*redistest.Server, opts ...locker.QuorumOpt
 	return grants
 }
 
-// These are the rows of the table on restarts in docs/operations.md, under load.
+// These are the rows of the table on restarts in docs/quorum.md, under load.
 func TestTheRestartsOfThreeNodesDoWhatTheDocumentsSay(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(3 * time.Second), locker.WithMaxSkew(50 * time.Millisecond)}
