@@ -22,7 +22,7 @@
 //   - [New]: a client that you own and that serves locks only; set its ContextTimeoutEnabled.
 //   - [NewReadWrite]: many readers, or one writer; see Rule.Mode.
 //   - [NewSemaphore]: at most n holders of a key.
-//   - [NewRedlock]: several independent servers, when a failover must lose no lease.
+//   - [NewRedlock]: several independent servers, when a dead server must never let two hold.
 //   - [NewScriptless]: a server that forbids scripts; without a queue and fences.
 //   - [NewReentrant]: around another Locker; a holder, known by its context, may enter again.
 //   - [NewStriped]: around another Locker; n locks for all keys.
@@ -45,6 +45,8 @@
 //
 // An error is an [*Error] with the key. Ask with errors.Is:
 //
+//   - context.Canceled, context.DeadlineExceeded: ctx ended while the call waited; the error is also
+//     that of the wait, such as ErrBusy, so ask for these first.
 //   - [ErrBusy]: another holder has the lock, and nothing was done. Error.RetryAfter estimates when
 //     to come again.
 //   - [ErrTooManyWaiters]: nothing was done; see WithMaxWaiters.

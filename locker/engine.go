@@ -324,9 +324,9 @@ func Drain(ctx context.Context, l Locker) error {
 // If ctx ends first, the contexts of the leases that are left end with ErrClosed, and Drain returns
 // the error of ctx; the leases are still renewed until they are released. Then call [Engine.Close]:
 //
-//	err := l.Drain(ctx)                          // refuses newcomers; the holders finish
-//	err = errors.Join(err, server.Shutdown(ctx)) // the server sends the last responses
-//	err = errors.Join(err, l.Close(context.Background())) // not ctx, which may be over
+//	drained := make(chan error, 1)
+//	go func() { drained <- l.Drain(ctx) }() // refuses newcomers; the holders finish
+//	err := errors.Join(server.Shutdown(ctx), <-drained, l.Close(context.Background())) // ctx may be over
 //
 // Each further Drain waits as well; the first ctx that ends is the end of the holders' time. A
 // Close during a Drain ends the contexts of the leases at once, and the Drain with ErrClosed. After

@@ -102,7 +102,7 @@ type Error struct {
 	// up to a quarter is added as jitter, from how long the holder has held the key, how long
 	// leases with this Rule.Name were held in this process, and the place in the queue. RetryAfter
 	// is at least 1 ms with ErrBusy and ErrTooManyWaiters, 1 s when Acquire fails with ErrClosed,
-	// and 0 with all other errors.
+	// and 0 with all other errors, but with ErrQuorum the time until enough nodes vote, if it is known.
 	RetryAfter time.Duration
 	// HolderMetadata is the metadata of the holder that the acquire saw last ([Rule.Metadata] or
 	// [WithMetadata]), with ErrBusy, as far as the Locker can read it. Readers have the metadata of

@@ -13,8 +13,8 @@ const maxStripes = 1 << 20
 
 // NewStriped returns a Locker over l for any number of keys, with n locks, the stripes. Each key
 // always has the same stripe. So the number of keys on the server is limited, but two keys with the
-// same stripe exclude each other. Use it where each lock leaves something behind, such as the fence
-// counter of a quorum, or a row for each claim in a database.
+// same stripe exclude each other. Use it where each lock leaves something behind, such as a row
+// for each claim in a database.
 //
 // All processes must give the same n: processes with different n do not exclude each other. The
 // stripe of a key is the 64-bit FNV-1a hash of the key, modulo n. The key of the stripe on the
