@@ -118,7 +118,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
 	backend := locktest.SingleStore(cluster.Client(t))
-	redisstore.DelayLeaving(backend, 2*time.Second)
+	redisstore.DelayLeaving(backend, 4*time.Second)
 	waits := lockertest.NewLocker(t, backend)
 	holds := newSingle(t, client)
 	used, left := "used", "left{"+"used"+"}x" // two keys in different slots, so that they have different channels
@@ -127,7 +127,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	}
 	node, _ := cluster.Owner(int(redisstore.SlotOf(used)))
 	holder := acquire(t, holds, locker.Rule{Key: used})
-	waiter := queues(t, waits, locker.Rule{Key: used}, client)
+	waiter := queues(t, waits, locker.Rule{Key: used, TTL: 2 * time.Second}, client) // so it asks each second
 	gone := acquire(t, holds, locker.Rule{Key: left})
 	once := queues(t, waits, locker.Rule{Key: left}, client)
 	release(t, gone)

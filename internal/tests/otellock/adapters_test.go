@@ -150,7 +150,7 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context))) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans()), newTelemetry(t, sdktrace.AlwaysSample())
 	backend := &spy{Memory: lockertest.NewMemory()}
-	l := lockertest.NewLocker(t, backend, locker.WithObserver(here.observer), locker.WithTTL(300*time.Millisecond))
+	l := lockertest.NewLocker(t, backend, locker.WithObserver(here.observer), locker.WithTTL(time.Second))
 	other := lockertest.NewLocker(t, backend.NewProcess(), locker.WithObserver(there.observer))
 	held, err := other.Acquire(t.Context(), locker.Rule{Key: secret})
 	if err != nil {
