@@ -56,8 +56,8 @@ func meddlerOf(t testing.TB, s *redistest.Server) *meddler {
 	t.Helper()
 	m := &meddler{Client: s.Client(t), names: make(map[any]string)}
 	loadScripts(t, m.Client)
-	for name, text := range quorum.ScriptTexts {
-		m.names[scriptSHA(name)], m.names[text] = name, name
+	for name := range quorum.ScriptTexts {
+		m.names[scriptSHA(name)] = name
 	}
 	return m
 }
