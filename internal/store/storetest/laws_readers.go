@@ -72,6 +72,7 @@ var readerLaws = []law{
 		b.acquireSoon(dead, "acquire by a reader")
 		w := b.newWaiter("")
 		b.sleep(blink)
+		b.checkState(b.acquire(dead), store.Busy, "acquire by a reader whose time is over, while a writer waits")
 		dead.Fence = g.Fence
 		b.checkState(b.renew(dead), store.NotOurs, "renewal by a reader whose time is over")
 		b.free(alive)
