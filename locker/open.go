@@ -244,7 +244,8 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them without a wait. Call it once, when the servers are installed, with the options of the
 // Locker, and not at each start of a service: it would hide that the servers have lost their data.
-// All servers must answer, and it refuses unless each of them has no lease and was never a node.
+// All servers must answer, a slow one within 5 s, and it refuses unless each of them has no lease and
+// was never a node.
 //
 // If all servers are nodes that vote, and [WithMaxTTL] has another value than before, EnrollRedlock
 // changes it at all nodes. From then on processes with the old value are refused. No node may

@@ -111,7 +111,8 @@ func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix =
 // WithBackoff sets the pauses between attempts of a waiter that cannot be notified: a holder of
 // another library has the key, the waiter's process has no subscription, or [WithoutQueue] was
 // given. It also sets the pauses after calls without an answer. Default: 5 ms, doubling up to 100
-// ms, on a quorum from 1 up to 50 ms, jittered. A pause lasts at most until 1 ms after the holder's lease can end, as far as known.
+// ms, on a quorum from 1 up to 50 ms, jittered. A pause lasts at most until 1 ms after the holder's
+// lease can end, as far as known.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.

@@ -18,11 +18,10 @@ type answers struct{ h *DB }
 // are committed in one transaction. So an answer is stored if and only if the work was done, even
 // if a process dies at the worst moment or the lock server loses its data. The work gets its
 // transaction from [TxFromContext], and calls no other service, because it is inside of it. This
-// transaction claims every lease of its context, as
-// [Handle.Within] does, and is not retried. A lock that the work itself takes would end before the
-// COMMIT, so take it outside: a httplock.Rule with Key and Idempotency does, and in the line of a route
-// MustNew comes before MustIdempotency. A permit of a semaphore and a lease without a fence are
-// not claimed. But the transaction ends with each of these leases, and the stored answer itself
+// transaction claims every lease of its context, as [Handle.Within] does, and is not retried. A lock
+// that the work itself takes would end before the COMMIT, so take it outside: a httplock.Rule with Key
+// and Idempotency does, and in the line of a route MustNew comes before MustIdempotency. A permit of a
+// semaphore and a lease without a fence are not claimed. But the transaction ends with each of these leases, and the stored answer itself
 // refuses a run that another one has overtaken. [Handle.Purge] removes answers whose lifetime is over.
 func NewAnswers(db *DB) (idempotency.Transactor, error) {
 	once := *db.base

@@ -247,13 +247,22 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 // An enrolment needs all servers, so it waits longer for each of them than a lock would.
 func TestAnEnrolmentWaitsForAServerThatIsSlow(t *testing.T) {
 	t.Parallel()
-	servers := startNodes(t, 3)
-	cs := clients(clientsOf(t, servers))
-	servers[1].Pause()
-	resume := time.AfterFunc(2*time.Second, servers[1].Resume)
-	defer resume.Stop()
-	if err := locker.EnrollRedlock(t.Context(), cs); err != nil {
-		t.Error(err)
+	for _, slow := range []string{"look", "mark"} {
+		t.Run(slow, func(t *testing.T) {
+			t.Parallel()
+			servers := startNodes(t, 3)
+			cs := clients(clientsOf(t, servers[1:]))
+			m := meddlerOf(t, servers[0])
+			m.setMeddle(func(script string, run func() error) error {
+				if script == slow {
+					<-time.After(2 * time.Second)
+				}
+				return run()
+			})
+			if err := locker.EnrollRedlock(t.Context(), append(cs, m)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

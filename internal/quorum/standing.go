@@ -157,7 +157,9 @@ func (n *node) look(ctx context.Context) (v view, err error) {
 
 // mark changes the marker of node n to m, if it is still what v shows.
 func (v *view) mark(ctx context.Context, n *node, m marker) error {
-	answer, err := markScript.Run(ctx, n.links, []string{redisstore.NodeKey}, v.id, v.text, m.String())
+	call := markScript.Call([]string{redisstore.NodeKey}, v.id, v.text, m.String())
+	call.Patience = n.quorum.patience
+	answer, err := call.Run(ctx, n.links)
 	if err == nil && answer != "1" {
 		err = errors.New("the node's marker has changed meanwhile")
 	}
