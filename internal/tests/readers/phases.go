@@ -101,9 +101,9 @@ func (m *model) leavePhase(c claim, g releaseArgs) {
 // alive returns, in the order of the queue, the living waiters up to the first writer, and the
 // living readers behind this writer. A waiter leaves the queue if its process is dead, or if it
 // did not confirm a grant by message. A writer behind the first writer is checked only when its
-// turn comes. The owner caller makes this call, so it is alive. But the caller may lose its
-// place if another waiter of its process is dead, because all waiters of a process are dropped
-// together.
+// turn comes. The owner caller makes this call, so it is alive. But the caller loses its place if
+// a dead waiter of its process stands before it, because all later waiters of this process are
+// dropped together.
 func (m *model) alive(caller string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -118,7 +118,7 @@ func (m *model) alive(caller string) []claim {
 		if p.owner != caller && (!known || p.process == noInbox) {
 			isDead := p.handed || m.dead[p.process] && (!m.omits(DeadWriters) || p.mode == locker.Shared)
 			if isDead {
-				m.drop(p)
+				m.drop(p, alive)
 			}
 			if p.process != noInbox {
 				dead[p.process] = isDead
@@ -178,7 +178,7 @@ func (m *model) handToNext(caller string) {
 			m.leave(caller)
 			return
 		case first.handed, m.dead[first.process]:
-			m.drop(first)
+			m.drop(first, nil)
 		default:
 			m.grantByMessage(first.claim)
 		}
@@ -254,10 +254,12 @@ func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
 
-// drop removes the waiter absent, which does not react, and all other waiters of its process.
-func (m *model) drop(absent place) {
+// drop removes the waiter absent, which does not react, and all other waiters of its process
+// except those that are known to be alive.
+func (m *model) drop(absent place, alive []claim) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
-		return p.owner == absent.owner || absent.process != noInbox && p.process == absent.process
+		return (p.owner == absent.owner || absent.process != noInbox && p.process == absent.process) &&
+			!slices.ContainsFunc(alive, func(c claim) bool { return c.owner == p.owner })
 	})
 }
 
