@@ -116,9 +116,9 @@ type Lock struct {
 	Keys []string `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
 	// How many units of the key all calls together may hold at once. This field needs a Locker of
 	// NewSemaphore. Absent: the limit of that Locker.
-	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,10,opt,name=limit,proto3" json:"limit,omitempty"`
 	// How many units the call takes. Absent: 1.
-	Weight        uint32 `protobuf:"varint,13,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight        uint32 `protobuf:"varint,11,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,7 +255,7 @@ var File_latchkit_lock_v1_lock_proto protoreflect.FileDescriptor
 
 const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\n" +
-	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\x03\n" +
+	"\x1blatchkit/lock/v1/lock.proto\x12\x10latchkit.lock.v1\x1a google/protobuf/descriptor.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc2\x03\n" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x1b.latchkit.lock.v1.Lock.ModeR\x04mode\x12-\n" +
@@ -266,13 +266,13 @@ const file_latchkit_lock_v1_lock_proto_rawDesc = "" +
 	"\bkeep_for\x18\a \x01(\v2\x19.google.protobuf.DurationR\akeepFor\x126\n" +
 	"\tend_after\x18\b \x01(\v2\x19.google.protobuf.DurationR\bendAfter\x12\x12\n" +
 	"\x04keys\x18\t \x03(\tR\x04keys\x12\x14\n" +
-	"\x05limit\x18\f \x01(\rR\x05limit\x12\x16\n" +
-	"\x06weight\x18\r \x01(\rR\x06weight\"!\n" +
+	"\x05limit\x18\n" +
+	" \x01(\rR\x05limit\x12\x16\n" +
+	"\x06weight\x18\v \x01(\rR\x06weight\"!\n" +
 	"\x04Mode\x12\r\n" +
 	"\tEXCLUSIVE\x10\x00\x12\n" +
 	"\n" +
-	"\x06SHARED\x10\x01J\x04\b\n" +
-	"\x10\vJ\x04\b\v\x10\fR\tmax_stallR\vidempotency:L\n" +
+	"\x06SHARED\x10\x01:L\n" +
 	"\x04lock\x12\x1e.google.protobuf.MethodOptions\x18ٿ\x03 \x01(\v2\x16.latchkit.lock.v1.LockR\x04lockB.Z,github.com/latchkit/latchkit/grpclock/lockpbb\x06proto3"
 
 var (
