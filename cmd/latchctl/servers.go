@@ -148,7 +148,7 @@ func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	case strings.Contains(says, "cluster_enabled:1"):
 		_ = c.Close()
 		return dialCluster(text, wrong)
-	case strings.Contains(says, "redis_mode:sentinel"):
+	case strings.Contains(says, "_mode:sentinel"): // redis_mode, or server_mode of Valkey
 		_ = c.Close()
 		return nil, wrong(errors.New("this is a Sentinel; name its master with ?master_name=NAME"))
 	}
