@@ -18,11 +18,6 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Welcome is the payload of a task.
-type Welcome struct {
-	UserID string `json:"user_id"`
-}
-
 func sendWelcome(context.Context, *asynq.Task) error { return nil }
 func makeReport(context.Context, *asynq.Task) error  { return nil }
 

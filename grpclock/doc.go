@@ -29,8 +29,9 @@
 // buf needs a copy of that folder in its workspace, and makes no code of the copy, because package
 // lockpb is its code:
 //
-//	mkdir -p third_party && cp -r --no-preserve=mode \
-//	  "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" third_party/latchkit
+//	mkdir -p third_party/latchkit/latchkit/lock/v1
+//	cat "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto/latchkit/lock/v1/lock.proto" \
+//	  >third_party/latchkit/latchkit/lock/v1/lock.proto
 //
 //	# buf.yaml
 //	version: v2

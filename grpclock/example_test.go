@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc"
 
 	"github.com/latchkit/latchkit/grpclock"
@@ -15,7 +14,7 @@ import (
 )
 
 func Example() {
-	l, err := locker.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,7 +9,7 @@
 //		return ship(ctx, 42) // ctx ends if the lock is lost
 //	})
 //
-// A lease is renewed while it is held. Every grant carries a fence ([Lease.Fence]), a number that
+// A lease is renewed while it is held. A grant carries a fence ([Lease.Fence]), a number that
 // only grows. With the fence, a database can refuse the writes of a holder that was paused for too
 // long. Without this check, a lease on Redis saves duplicate work, and does not prove exclusion.
 //

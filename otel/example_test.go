@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
@@ -16,12 +15,11 @@ import (
 
 // Spans and a histogram of every acquire go to the global providers of OpenTelemetry.
 func Example() {
-	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	observer, err := otellock.New()
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := locker.New(client, locker.WithObserver(observer))
+	l, err := locker.Open("redis://localhost:6379", locker.WithObserver(observer))
 	if err != nil {
 		log.Fatal(err)
 	}

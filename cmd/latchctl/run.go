@@ -58,7 +58,7 @@ Exit codes:
     1  the lock is not free (as flock; --conflict-exit-code),
        or was lost (as consul lock; --lost-exit-code)
    64  the command line is wrong
-   69  Redis does not answer
+   69  Redis does not answer, or refuses
   126  the command cannot be started
   127  there is no such command`,
 		Example: `  # at most one at a time; a second one ends at once with exit code 1
