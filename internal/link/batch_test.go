@@ -43,6 +43,28 @@ func meet(t *testing.T, ls *Links, calls ...*Call) {
 	}
 }
 
+// A large call takes the place of a large call in its batch only if its caller still waits.
+func TestALargeCallGoesAlsoAfterLargeCallsWhoseCallersHaveLeft(t *testing.T) {
+	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
+		f.stop()
+		ls.Put(t.Context(), namedCall("first", Ask))
+		synctest.Wait()
+		var calls []*Call
+		for i := range 4 {
+			c := namedCall(fmt.Sprint(i), Ask)
+			c.Words = append(c.Words, strings.Repeat("k", largeCall))
+			ls.Put(t.Context(), c)
+			calls = append(calls, c)
+		}
+		calls[0].Leave()
+		calls[1].Leave()
+		f.resume()
+		for _, c := range calls[2:] {
+			checkAnswered(t, c, time.Second)
+		}
+	})
+}
+
 func TestABatchTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()

@@ -75,16 +75,15 @@ func (q *queue) take(into []*Call) []*Call {
 		for n < len(all) && len(into) < most-reserved && (room > 0 || len(into) == 0) {
 			c := all[n]
 			size := sizeOf(c.Words)
-			if size > largeCall {
-				if large >= mostLarge {
-					break
-				}
-				large++
+			if size > largeCall && large >= mostLarge {
+				break
 			}
 			n++
 			if c.markUnderWay() { // false: the caller has left
 				into = append(into, c)
-				room -= size
+				if room -= size; size > largeCall {
+					large++
+				}
 			}
 		}
 		q.drop(class, n)
