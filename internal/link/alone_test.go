@@ -51,7 +51,6 @@ func TestACallHasAGoroutine(t *testing.T) {
 		"when the last batches were large":  func(l *link, _ *Call) bool { l.sizes = [2]int{1, mostAlone}; return true },
 		"when the last answer came late":    func(l *link, _ *Call) bool { l.prompt = false; return true },
 		"when a batch is under way already": func(l *link, _ *Call) bool { l.plain.running = []*batch{{}}; return true },
-		"when its caller must be back":      func(l *link, _ *Call) bool { l.ends = endsByTimeout; return false },
 		"when the last answer is long ago": func(l *link, _ *Call) bool {
 			l.ends, l.answered = endsByTimeout, time.Now().Add(-staleAfter)
 			return true
@@ -66,7 +65,7 @@ func TestACallHasAGoroutine(t *testing.T) {
 				makePrompt(t, ls)
 				l, c := ls.single, namedCall("x", Ask)
 				c.markListed(t.Context(), time.Now())
-				if l.runAlone(c, change(l, c)) {
+				if change(l, c) && l.runAlone(c) {
 					t.Error("it was made on its caller's goroutine")
 				}
 				l.alone, l.plain.running = [mostAlone]time.Time{}, nil

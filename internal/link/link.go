@@ -173,10 +173,9 @@ func (l *link) makeRoom() (refused []*Call) {
 }
 
 // runAlone makes the call on its caller's goroutine, if it may. The result is false when the call
-// must wait for a batch. The parameter awaited is true if the caller accepts that it is back only
-// when the client gives the call up.
-func (l *link) runAlone(c *Call, awaited bool) bool {
-	if l.ends == endsUnknown || l.ends == endsByTimeout && !awaited || c.Acked || c.asking || c.Class == Undo {
+// must wait for a batch.
+func (l *link) runAlone(c *Call) bool {
+	if l.ends == endsUnknown || c.Acked || c.asking || c.Class == Undo {
 		return false
 	}
 	l.mu.Lock()

@@ -57,12 +57,9 @@ func New(c Client, o Options) *Links {
 // soon: the package's comment says when Send then returns. Otherwise Send does what [Links.Put]
 // does. Send uses the values of ctx, but not its end. A caller that does not want to wait any more
 // uses [Call.Leave].
-func (ls *Links) Send(ctx context.Context, c *Call) { ls.send(ctx, c, true) }
-
-// send does the work of Send. If awaited is false, the caller must be back within 250 ms.
-func (ls *Links) send(ctx context.Context, c *Call, awaited bool) {
+func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.markListed(ctx, time.Now())
-	if l := ls.linkFor(c); l != nil && !l.runAlone(c, awaited) {
+	if l := ls.linkFor(c); l != nil && !l.runAlone(c) {
 		l.enlist(c)
 	}
 }
@@ -76,12 +73,11 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
-// Do sends the call and waits for its answer, or for the end of ctx. It is back within 250 ms of
-// the end of ctx.
+// Do sends the call and waits for its answer, or for the end of ctx.
 func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 	answered := make(signal, 1)
 	c.Receiver = answered
-	ls.send(ctx, c, false)
+	ls.Put(ctx, c)
 	select {
 	case <-answered:
 		return c.Answer()

@@ -1,10 +1,12 @@
 package quorum_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -244,23 +246,47 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	}
 }
 
+// stopsAt is a hook that stops the server for two seconds before a script.
+type stopsAt struct {
+	script string
+	once   *sync.Once
+	server *redistest.Server
+}
+
+func (s stopsAt) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s stopsAt) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s stopsAt) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 1 && args[1] == scriptSHA(s.script) {
+			s.once.Do(func() {
+				s.server.Pause()
+				time.AfterFunc(2*time.Second, s.server.Resume)
+			})
+		}
+		return next(ctx, cmd)
+	}
+}
+
 // An enrolment needs all servers, so it waits longer for each of them than a lock would.
 func TestAnEnrolmentWaitsForAServerThatIsSlow(t *testing.T) {
 	t.Parallel()
 	for _, slow := range []string{"look", "mark"} {
 		t.Run(slow, func(t *testing.T) {
 			t.Parallel()
-			servers := startNodes(t, 3)
-			cs := clients(clientsOf(t, servers[1:]))
-			m := meddlerOf(t, servers[0])
-			m.setMeddle(func(script string, run func() error) error {
-				if script == slow {
-					<-time.After(2 * time.Second)
-				}
-				return run()
-			})
-			if err := locker.EnrollRedlock(t.Context(), append(cs, m)); err != nil {
-				t.Error(err)
+			var cs []locker.Client
+			var once sync.Once
+			for _, server := range startNodes(t, 3) {
+				c := server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true })
+				c.AddHook(stopsAt{slow, &once, server})
+				cs = append(cs, c)
+			}
+			began := time.Now()
+			if err := locker.EnrollRedlock(t.Context(), cs); err != nil || time.Since(began) < 2*time.Second {
+				t.Errorf("after %v: %v", time.Since(began), err)
 			}
 		})
 	}
