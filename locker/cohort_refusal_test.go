@@ -34,6 +34,28 @@ func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 	}
 }
 
+// Before the first answer, a caller whose context ends is told of the server: the leader, the next
+// leader, which takes over the question, and a caller that has sent nothing.
+func TestACallerWhoseTimeEndsBeforeAnAnswerIsToldOfTheServer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		store.Delay(locker.OpAcquire, time.Minute)
+		errs := make(chan error, 3)
+		for _, after := range []time.Duration{100, 500, 400} {
+			ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+			defer cancel()
+			go func() {
+				_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+				errs <- err
+			}()
+			<-time.After(time.Millisecond)
+		}
+		for range 3 {
+			wantErr(t, <-errs, "a", locker.ErrUnavailable, context.DeadlineExceeded)
+		}
+	})
+}
+
 func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))

@@ -169,7 +169,7 @@ func (w *waiter) giveUp(reason error) error {
 		return w.fail(asUnavailable(w.explainFailure()), 0)
 	case reason == errWaitOver:
 		return w.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, w.rule.Wait), 0)
-	case errors.Is(reason, context.DeadlineExceeded) && w.calls > 0:
+	case errors.Is(reason, context.DeadlineExceeded):
 		return w.fail(fmt.Errorf("%w: %w", reason, asUnavailable(cmp.Or(w.explainFailure(), errNoAnswer))), 0)
 	}
 	return w.fail(reason, 0)
