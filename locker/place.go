@@ -45,9 +45,7 @@ type place struct {
 // queues at once if this process receives messages, or if the Store sends none; otherwise enterQueue
 // subscribes when the first question finds the key busy.
 func (p *place) prepare(w *waiter) {
-	if p.claim.Owner == "" {
-		p.claim = w.newClaim()
-	}
+	p.claim = w.newClaim()
 	if w.cohort != nil && w.rule.Mode == Exclusive {
 		p.claim.FenceCount, p.claim.Lone = w.engine.cfg.handoffs, w.first
 	}

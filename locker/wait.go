@@ -132,8 +132,6 @@ func (w *waiter) begin() state {
 	}
 	t, shares := w.engine.cohorts.sharedTerms(w.rule, w.adaptive)
 	switch {
-	case w.place.claim.Owner != "": // RunAll's step for all keys had no answer, and may have taken this key
-		w.place.prepare(w)
 	case shares:
 		return inCohort
 	case w.rule.Mode == Shared:
