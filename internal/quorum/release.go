@@ -145,16 +145,16 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	for i := range counts {
 		counts[i].quorum = q
 	}
-	servers := make(map[string]bool)
+	servers := make(map[string]int)
 	open := gatherAll(q, q.patience, func(n *node, onAnswer func(renewed, error)) {
 		n.renew(ctx, cs, onAnswer)
 	}, func() bool {
 		return !slices.ContainsFunc(counts, func(t releaseTally) bool { return !t.decided() })
 	}, func(at int, r renewed, err error) {
-		if err == nil && servers[r.server] {
-			err = errTwice(at)
+		if other, twice := servers[r.server]; err == nil && twice {
+			err = errTwice(other)
 		}
-		servers[r.server] = true
+		servers[r.server] = at
 		for i := range counts {
 			g, err := store.Grant{State: store.NotOurs}, err
 			if err == nil && r.yes[i] == '1' {
