@@ -21,11 +21,17 @@ type clocks struct {
 // perhaps: this clock, and so each offset, stands still meanwhile.
 const suspended = 50 * time.Millisecond
 
+// knownFor is how long a reading of a node's clock counts. Clocks drift: beside old readings of other
+// nodes, a new one of a healthy node would look wrong, and one client would expel this node.
+const knownFor = 30 * time.Second
+
 // clock is what was measured of one node's clock.
 type clock struct {
 	offset, slack time.Duration // slack is the largest possible error of the offset
 	at            time.Time     // when it was measured; zero: never
 }
+
+func (k clock) known() bool { return time.Since(k.at) <= knownFor }
 
 func newClocks(n int) *clocks { return &clocks{began: time.Now(), nodes: make([]clock, n)} }
 
@@ -50,19 +56,19 @@ func (c *clocks) note(i int, server time.Time, sentAt time.Time) {
 	// The earlier offset, if it is more precise, stays, because a late answer must not move the
 	// median; unless the two contradict each other, which proves that the clock was set.
 	slack := k.slack + now.Sub(k.at)/100
-	if !k.at.IsZero() && half > slack && (offset-k.offset).Abs() <= half+slack {
+	if k.known() && half > slack && (offset-k.offset).Abs() <= half+slack {
 		return
 	}
 	*k = clock{offset, half, now}
 }
 
 // offset returns the last measured distance of node i's clock from the median, and the least
-// distance that is possible. Both are 0 for a clock that was never measured.
+// distance that is possible. Both are 0 for a clock that is not known.
 func (c *clocks) offset(i int) (d, least time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := &c.nodes[i]
-	if k.at.IsZero() {
+	if !k.known() {
 		return 0, 0
 	}
 	d = k.offset - c.median()
@@ -78,7 +84,7 @@ func (c *clocks) compare(skew time.Duration) (now time.Time, near int, far nodes
 	median := c.median()
 	for i, k := range c.nodes {
 		switch {
-		case k.at.IsZero():
+		case !k.known():
 		case (k.offset-median).Abs()-k.slack > skew:
 			far = far.plus(i)
 		default:
@@ -95,7 +101,7 @@ func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]
 	for _, k := range c.nodes {
-		if !k.at.IsZero() {
+		if k.known() {
 			sorted = append(sorted, k.offset)
 		}
 	}
