@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,10 +21,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// answers counts the error replies of all nodes of a cluster, by their first word.
+// answers counts the error replies of all nodes of a cluster, by their first word. It loses the first
+// answer to the script lose.
 type answers struct {
-	mu sync.Mutex
-	n  map[string]int
+	lose string
+	lost atomic.Bool
+	mu   sync.Mutex
+	n    map[string]int
 }
 
 // countErrors changes the options o so that the client counts the errors that its nodes answer,
@@ -59,6 +64,12 @@ func (a *answers) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
 		a.note(err)
+		if a.lose != "" && err == nil && len(cmd.Args()) > 1 {
+			if word := cmd.Args()[1]; (word == scriptSHA(a.lose) || word == redisstore.ScriptTexts[a.lose]) && a.lost.CompareAndSwap(false, true) {
+				cmd.SetErr(io.EOF)
+				return io.EOF
+			}
+		}
 		return err
 	}
 }
@@ -138,6 +149,24 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 				t.Errorf("%d scripts went across slots", n)
 			}
 		})
+	}
+}
+
+// The release has freed the key when its answer is lost, so it is no loss that the next one finds nothing.
+func TestAReleaseWhoseAnswerIsLostWhileItsSlotMovesIsNoLoss(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	from, i := cluster.Owner(int(redisstore.SlotOf("moves")))
+	seen := answers{lose: "free"}
+	holder := acquire(t, newSingle(t, cluster.Client(t, seen.countErrors)), locker.Rule{Key: "moves"})
+	queues(t, newSingle(t, cluster.Client(t)), locker.Rule{Key: "moves"}, cluster.Client(t))
+	move := cluster.Migrate(t, int(redisstore.SlotOf("moves")), from, cluster.Masters[(i+1)%3])
+	ended := make(chan error)
+	go func() { ended <- holder.Release(t.Context()) }()
+	eventually(t, "the answer is lost", seen.lost.Load)
+	move.Finish()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -85,7 +86,7 @@ func (s *Store) movable(script Script, c store.Claim) *question {
 func (q *question) freeAlone(ctx context.Context, moves error) (store.Grant, error) {
 	freed, err := freeScript.Run(ctx, q.store.links, []string{q.Key}, q.frees)
 	if err != nil || freed != "1" {
-		return store.Grant{}, moves
+		return store.Grant{}, cmp.Or(err, moves) // without an answer, the key may be free
 	}
 	// If the lease came by hand-off, its entry is still in the queue.
 	_, _ = runCommand(ctx, q.store.links, link.Release, "zremrangebyscore", QueueKey(q.Key), "-inf", "(0")
