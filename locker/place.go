@@ -112,6 +112,8 @@ func (p *place) eventOf(g store.Grant) tokenEvent {
 		return callLost // of one of the two calls
 	case g.State == store.Granted:
 		return answerGranted
+	case g.State == store.Done && p.token.previous != tokenNowhere:
+		return answerParts // a reader or a permit may have been handed its part before another holder completed the work
 	case g.State != store.Busy:
 		return answerOver
 	case p.claim.Queue:

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/store"
 	"github.com/latchkit/latchkit/locker"
@@ -369,4 +370,30 @@ func TestWithFairLighterWaitersDoNotOvertakeAHeavyOne(t *testing.T) {
 		release(t, first.Granted(0))
 		release(t, second.Granted(0))
 	}
+}
+
+// A waiter whose message of a grant is lost asks, and hears that another holder has completed the work.
+func TestAWaiterThatHearsThatTheWorkIsDoneHoldsNoPermit(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := server.Client(t)
+	if err := c.Do(t.Context(), "acl", "setuser", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish").Err(); err != nil {
+		t.Fatal(err)
+	}
+	mute := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "secret" })
+	holders := locktest.Semaphore(t, mute, 2, locker.WithTTL(5*time.Minute))
+	rule := locker.Rule{Key: "units", OnceFor: time.Minute}
+	one, two := acquire(t, holders, rule), acquire(t, holders, rule)
+	waits, ended := locktest.Semaphore(t, c, 2, locker.WithTTL(5*time.Minute), locker.WithoutRenewal()), make(chan error, 1)
+	go func() {
+		_, err := waits.Acquire(t.Context(), rule)
+		ended <- err
+	}()
+	eventually(t, "it waits", func() bool { return c.ZCard(t.Context(), redisstore.QueueKey("units")).Val() == 1 })
+	release(t, one)
+	if err := two.Complete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, <-ended, "units", locker.ErrDone)
+	eventually(t, "no permit is held", func() bool { return c.Exists(t.Context(), "units").Val() == 0 })
 }
