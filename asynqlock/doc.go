@@ -3,7 +3,7 @@
 //
 //	g, err := asynqlock.New(l,
 //		asynqlock.WithWaking(rdb),
-//		asynqlock.On("email:welcome", asynqlock.Fields[Welcome]("user"),
+//		asynqlock.On("email:welcome", asynqlock.Template("user:{payload.user_id}"),
 //			asynqlock.Once(24*time.Hour), asynqlock.Drop()),
 //		asynqlock.On("report:*", asynqlock.Template("report:{payload.tenant}")),
 //		asynqlock.On("*", asynqlock.ByTaskID()),

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Keys makes the keys of a rule's tasks. [Fields], [Template], [KeyFunc] and [ByTaskID] return Keys.
+// Keys makes the keys of a rule's tasks. [Template], [KeyFunc] and [ByTaskID] return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
 	perTask bool // each task has its own key, as with ByTaskID

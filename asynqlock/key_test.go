@@ -3,7 +3,6 @@ package asynqlock_test
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -15,26 +14,6 @@ import (
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/key"
 	"github.com/latchkit/latchkit/locker/lockertest"
-)
-
-type userID string
-
-type payload struct {
-	User   userID `json:"user" lock:"key"`
-	Text   string `json:"text"`
-	Inside struct {
-		Number *int       `json:"number" lock:"key"`
-		From   netip.Addr `json:"from" lock:"key"`
-		Paid   bool       `json:"paid"`
-	} `json:"inside"`
-}
-
-// embedding has the members of base beside its own, as encoding/json has them.
-type (
-	embedding struct{ base }
-	base      struct {
-		User string `json:"user" lock:"key"`
-	}
 )
 
 // keyOf runs a task under a rule, and returns the key that was locked.
@@ -57,9 +36,6 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	const text = `{"user":"a:b","inside":{"number":7,"from":"::1","paid":true},"total":12345678901234567890,"name":"Zoë","-":"\u00e4 \""}`
 	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
 	for want, keys := range map[string]asynqlock.Keys{
-		"user:a%3Ab:7:%3A%3A1": asynqlock.Fields[payload]("user"),
-		"p:a%3Ab:7:%3A%3A1":    asynqlock.Fields[*payload]("p"),
-		"e:a%3Ab":              asynqlock.Fields[embedding]("e"),
 		"x:a%3Ab:7:true:acme":  asynqlock.Template("x:{payload.user}:{payload.inside.number}:{payload.inside.paid}:{header.tenant}"),
 		"Zo\u00eb:\u00e4 \"":   asynqlock.Template("{payload.Name}:{payload.-}"),
 		"12345678901234567890": asynqlock.Template("{payload.total}"),
@@ -73,12 +49,6 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	}
 	private := asynqlock.Template("user:{payload.user|hmac}")
 	if got, err := keyOf(t, private, task, asynqlock.WithSecret(secret)); err != nil || !strings.HasPrefix(got, "user:~") || strings.Contains(got, "a%3Ab") {
-		t.Errorf("%q, %v, want an HMAC", got, err)
-	}
-	type hidden struct {
-		Mail string `json:"user" lock:"key,hmac"`
-	}
-	if got, err := keyOf(t, asynqlock.Fields[hidden]("user"), task, asynqlock.WithSecret(secret)); err != nil || !strings.HasPrefix(got, "user:~") {
 		t.Errorf("%q, %v, want an HMAC", got, err)
 	}
 }
@@ -98,7 +68,6 @@ func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 		{asynqlock.Template("order:{payload.order}"), `{"order":1}{"order":2}`, "after top-level value"},
 		{asynqlock.Template("order:{header.order}"), `{}`, `the task lacks the header "order"`},
 		{asynqlock.Template("order:{id}"), `{}`, `the task lacks the task ID`},
-		{asynqlock.Fields[payload]("user"), `{"user":"ann"}`, `the task lacks the member of the payload "inside.number"`},
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "latchkit:x", nil }), `{}`, "invalid key"},
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", nil }), `{}`, "the function given to KeyFunc returned no key"},
 		{asynqlock.KeyFunc(func(context.Context, *asynq.Task) (string, error) { return "", errors.New("the page is torn") }), `{}`, "the page is torn"},
@@ -151,19 +120,6 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	keys := asynqlock.Template("account:{payload.account}")
 	on := func(policies ...asynqlock.Policy) asynqlock.Option { return asynqlock.On("job", keys, policies...) }
-	type slices struct {
-		IDs []string `lock:"key"`
-	}
-	type unexported struct {
-		id string `lock:"key"` //nolint:unused // it is refused
-	}
-	type left struct {
-		ID string `json:"-" lock:"key"`
-	}
-	type misspelt struct {
-		ID string `lock:"kye"`
-	}
-	type none struct{ ID string }
 	for _, tc := range []struct {
 		opts []asynqlock.Option
 		says string
@@ -178,13 +134,6 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a..b}"))}, "a name in it is empty"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("order:{payload.a,b}"))}, "as the name of a field"},
 		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Template("{payload.a|hmac}"))}, "there is no secret"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[string]("x"))}, "string is not a struct"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[none]("x"))}, "has no field with the tag"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[slices]("x"))}, "is a []string, which is not a string, a number or a boolean"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[unexported]("x"))}, "is not exported"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[left]("x"))}, "no decoder fills the field ID"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[misspelt]("x"))}, "write `lock:\"key\"`"},
-		{[]asynqlock.Option{asynqlock.On("job", asynqlock.Fields[payload](""))}, "give what comes before the fields"},
 		{[]asynqlock.Option{on(asynqlock.Drop(), asynqlock.Archive())}, "Drop and Archive contradict each other"},
 		{[]asynqlock.Option{on(asynqlock.Snooze(time.Millisecond))}, "Snooze(1ms); give at least 1s"},
 		{[]asynqlock.Option{on(asynqlock.Snooze(time.Minute)), asynqlock.WithWaking(redis.NewClient(&redis.Options{}))}, "give at most 30s"},

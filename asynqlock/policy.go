@@ -143,7 +143,7 @@ func (r *rule) compile(c *config) (err error) {
 	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.typePrefix(), "*"):
 		r.refuse("write the type of a task, or the beginning of several types and a '*'")
 	case r.keys.compile == nil:
-		r.refuse("the Keys are empty; make them with Fields, Template, KeyFunc or ByTaskID")
+		r.refuse("the Keys are empty; make them with Template, KeyFunc or ByTaskID")
 	case r.keys.perTask && r.busy != Snoozed:
 		r.refuse("each task has an ID of its own, so Drop and Archive would discard a task that has no duplicate; leave them out")
 	case r.keys.perTask && r.unique:

@@ -31,7 +31,7 @@ type upload struct {
 
 // An invoice is sent only once, even if it is ordered several times.
 type invoice struct {
-	Number int    `json:"number" lock:"key"`
+	Number int    `json:"number"`
 	To     string `json:"to"`
 }
 
@@ -41,7 +41,7 @@ func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 		asynqlock.WithWaking(c), // a task that was put off runs as soon as its key is free
 		asynqlock.On("report:monthly", asynqlock.Template("tenant:{payload.tenant}"), asynqlock.Wait(10*time.Second)),
 		asynqlock.On("import:file", asynqlock.Template("shop:{payload.shop}")),
-		asynqlock.On("invoice:send", asynqlock.Fields[invoice]("invoice"), asynqlock.Unique(), asynqlock.Once(24*time.Hour), asynqlock.Drop()),
+		asynqlock.On("invoice:send", asynqlock.Template("invoice:{payload.number}"), asynqlock.Unique(), asynqlock.Once(24*time.Hour), asynqlock.Drop()),
 		asynqlock.On("*", asynqlock.ByTaskID()),
 		asynqlock.WithPropagator(otellock.Headers{}), // the trace continues in the worker
 	)

@@ -26,15 +26,6 @@ func Part(source, name string) Key {
 	return Key("{" + source + "." + quote.Replace(name) + "}")
 }
 
-// HMAC replaces part by its HMAC: it adds the filter |hmac. If part is not the text of one part,
-// Compile later refuses the result.
-func HMAC(part Key) Key {
-	if inner, ok := strings.CutSuffix(string(part), "}"); ok {
-		return Key(inner + "|hmac}")
-	}
-	return part + "{|hmac}"
-}
-
 // A name may be any text. Four bytes have a special meaning in a template, so they are escaped.
 var (
 	quote   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D", "|", "%7C")
