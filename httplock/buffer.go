@@ -31,13 +31,16 @@ type held struct {
 	status int         // 0: not set
 	sealed http.Header // the header when the status was set
 	body   bytes.Buffer
+	whole  bool // a response that is too long is held back, too: until its COMMIT, or as its framework does
 
 	over bool // the response became too long, so it is sent as it is written
 	sent bool // the handler has returned; the rest is sent as it is written
 }
 
 // newHeld returns a response that is held back, and sent to out later.
-func newHeld(out response) *held { return &held{to: out, header: out.Header().Clone()} }
+func newHeld(out response, whole bool) *held {
+	return &held{to: out, header: out.Header().Clone(), whole: whole}
+}
 
 func (h *held) Header() http.Header {
 	if h.sent || h.over {
@@ -71,7 +74,7 @@ func (h *held) Write(p []byte) (int, error) {
 	switch {
 	case h.sent || h.over:
 		return h.to.Write(p)
-	case h.body.Len()+len(p) > maxStored:
+	case h.body.Len()+len(p) > maxStored && !h.whole:
 		h.over = true
 		h.begin()
 		return h.to.Write(p)

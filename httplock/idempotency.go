@@ -48,7 +48,7 @@ import (
 // write a status, such as 204. The handler does not see the header Accept-Encoding, so that a
 // middleware inside does not compress a response that other clients get. Set-Cookie, the headers
 // of a connection and trailers are not stored. A response of more than 64 KiB is sent as it is
-// written, and only the mark "done" is stored.
+// written (with an idempotency.Transactor, after the COMMIT), and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
@@ -105,7 +105,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.unguarded(out, r, next, breaker.ErrOutage)
 		return
 	}
-	h, before := newHeld(out), describe(out.Header())
+	h, before := newHeld(out, m.commits() || m.reader.Whole), describe(out.Header())
 	began, ran, aborted, replied, untouched := time.Now(), false, false, false, !begun(out)
 	var answer idempotency.Answer
 	var lost atomic.Pointer[loss]
@@ -191,7 +191,7 @@ func (m *middleware) outcome(r *http.Request, h *held, lost *loss) idempotency.O
 	}
 	out := idempotency.Outcome{
 		Keep:     answers && storable(h.Status(), h.header),
-		DoneOnly: h.over || lost != nil && !h.Written(), // only the framework may know the response
+		DoneOnly: h.over || h.body.Len() > maxStored || lost != nil && !h.Written(), // only the framework may know the response
 		Failed:   !succeeded,
 	}
 	if out.Keep && !out.DoneOnly {

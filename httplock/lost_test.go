@@ -40,6 +40,9 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "paid")
 	}
+	atLength := func(w http.ResponseWriter) {
+		_, _ = w.Write(make([]byte, 100<<10)) // too long for a Store
+	}
 	refuses := func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }
 	for name, tc := range map[string]struct {
 		store        idempotency.Store
@@ -53,6 +56,7 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 		"done, unwritten":  {nil, []httplock.Option{succeeds}, nothing, 409, "already-done", 1, 0},
 		"nothing, no mark": {nil, nil, nothing, 201, "paid", 2, 0}, // by default, this handler has not succeeded
 		"undone":           {undoing{idempotency.NewMemory(), &undone}, nil, pays, 201, "paid", 2, 1},
+		"undone, long":     {undoing{idempotency.NewMemory(), &undone}, nil, atLength, 201, "paid", 2, 1},
 		"failed":           {nil, nil, refuses, 201, "paid", 2, 0},
 		"failed, undone":   {undoing{idempotency.NewMemory(), &undone}, nil, refuses, 201, "paid", 2, 1}, // the handler's own 404 is sent
 	} {

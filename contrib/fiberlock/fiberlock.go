@@ -130,9 +130,8 @@ func params(path string) (names []string) {
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithFramework(reader),
-		httplock.WithSuccess(func(r *http.Request, _ int) bool {
-			v := framework.Carried[*visit](r)
-			return v.err == nil && v.c.Response().StatusCode() < http.StatusBadRequest
+		httplock.WithSuccess(func(r *http.Request, status int) bool {
+			return framework.Carried[*visit](r).err == nil && status < http.StatusBadRequest
 		}),
 	}, opts...)
 }
@@ -141,6 +140,7 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 var reader = framework.Reader{
 	Name:    "fiberlock",
 	Sources: sources{},
+	Whole:   true,
 	Params:  params,
 	Value: func(r *http.Request, name string) any {
 		value := Ctx(r).Locals(name)

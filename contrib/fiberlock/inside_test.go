@@ -2,12 +2,16 @@ package fiberlock_test
 
 import (
 	"context"
+	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 
 	"github.com/latchkit/latchkit/contrib/fiberlock"
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -37,5 +41,35 @@ func TestALockInsideOfATransactionIsRefused(t *testing.T) {
 		if _ = resp.Body.Close(); resp.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, resp.StatusCode, want)
 		}
+	}
+}
+
+// Fiber's own response has no status yet when a lock inside of a held response is refused, and is sent
+// after all handlers, however long it is.
+func TestALockInsideOfAHeldResponseIsBusyAndThenLost(t *testing.T) {
+	store := lockertest.NewMemory()
+	g, err := fiberlock.FromRules(lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), httplock.Rules{"POST /:id": {Key: "order:{param.id|int}", Idempotency: "shop", Wait: locker.NoWait}},
+		httplock.WithStore(idempotency.NewMemory()), httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.OnceFor = time.Hour }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fiber.New()
+	g.Handle(app, "POST /:id", func(c fiber.Ctx) error {
+		store.Steal("order:42")
+		<-c.Context().Done()
+		return c.Send(make([]byte, 100<<10))
+	})
+	store.Occupy("order:42", 0)
+	for _, want := range []int{409, 503} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/42", nil)
+		r.Header.Set("Idempotency-Key", "k")
+		resp, err := app.Test(r, fiber.TestConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("%d, want %d", resp.StatusCode, want)
+		}
+		store.Free("order:42")
 	}
 }

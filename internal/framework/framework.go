@@ -19,6 +19,8 @@ type Reader struct {
 	Params func(path string) []string
 	// Value reads the part {value.NAME}. nil: keys have no such part.
 	Value func(r *http.Request, name string) any
+	// Whole says that the framework sends a response after all handlers.
+	Whole bool
 	// Routed reports whether the router has found a route for r. nil: a middleware runs only for
 	// routes.
 	Routed func(r *http.Request) bool
