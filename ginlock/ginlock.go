@@ -223,10 +223,15 @@ func WithFilter(guarded func(c *gin.Context) bool) httplock.Option {
 
 // WithErrorHandler makes h write the replies. When h is called, the handlers after the middleware
 // have been aborted, and p's status and the Retry-After header are set. h may reply in any form; p
-// marshals to an object of problem+json. Default: problem+json.
+// marshals to an object of problem+json. [httplock.Reply] takes this option only inside of a handler
+// that ginlock guards. Default: problem+json.
 func WithErrorHandler(h func(c *gin.Context, p *httplock.Problem)) httplock.Option {
-	return httplock.WithErrorHandler(func(_ http.ResponseWriter, r *http.Request, p *httplock.Problem) {
-		c := contextOf(r)
+	return httplock.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, p *httplock.Problem) {
+		c, out := contextOf(r), contextOf(r).Writer
+		if w != http.ResponseWriter(out) { // the response of a Rule with Key and Idempotency is held back
+			c.Writer = &writer{ResponseWriter: out, to: w, status: http.StatusOK, size: -1}
+			defer func() { c.Writer = out }()
+		}
 		c.Abort()
 		c.Status(p.Status)
 		h(c, p)

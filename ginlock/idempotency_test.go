@@ -12,6 +12,7 @@ import (
 
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -130,5 +131,24 @@ func TestAHeldResponseOfALostLockIsReplacedAndAnswersTheNextRequest(t *testing.T
 	store.Free("order:42")
 	if w := pays(t, e, "k", "{}"); w.Code != http.StatusOK || w.Body.String() != "paid" || runs != 1 {
 		t.Errorf("again: %d %s, %d runs", w.Code, w.Body, runs)
+	}
+}
+
+// An error handler replies into the response that is held back.
+func TestAnErrorHandlerRepliesToABusyLockInsideOfAHeldResponse(t *testing.T) {
+	store := lockertest.NewMemory()
+	store.Occupy("order:42", 0)
+	e := gin.New()
+	validate := fromRules(t, lockertest.NewLocker(t, store), httplock.Rules{
+		"POST /orders/:id": {Key: "order:{param.id}", Idempotency: "shop", Wait: locker.NoWait},
+	}, httplock.WithStore(idempotency.NewMemory()), ginlock.WithErrorHandler(func(c *gin.Context, p *httplock.Problem) {
+		c.String(p.Status, p.Code)
+	})).Mount(e)
+	e.POST("/orders/:id", ok)
+	if err := validate(); err != nil {
+		t.Fatal(err)
+	}
+	if w := pays(t, e, "k", ""); w.Code != 409 || w.Body.String() != httplock.CodeBusy || w.Header().Get("Retry-After") == "" {
+		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}
 }
