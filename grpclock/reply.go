@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/latchkit/latchkit/internal/fenced"
 	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -63,6 +64,9 @@ type Problem struct {
 func (p *Problem) Error() string {
 	if e, ok := errors.AsType[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)
+	}
+	if e, ok := errors.AsType[fenced.Keyed](p.err); ok {
+		return fmt.Sprintf("grpclock: %s: %v", p.Reason, e.Unwrap())
 	}
 	return fmt.Sprintf("grpclock: %s: %v", p.Reason, p.err)
 }

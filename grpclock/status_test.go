@@ -32,7 +32,7 @@ func TestStatusAnswersTheErrorsOfLocksAndTransactions(t *testing.T) {
 		message string
 		retry   time.Duration
 	}{
-		"a stale fence":                       {fmt.Errorf("pay: %w", &sqllock.Error{Err: sqllock.ErrStaleFence}), codes.Aborted, grpclock.ReasonLost, "nothing was changed", time.Second},
+		"a stale fence":                       {fmt.Errorf("pay: %w", &sqllock.Error{Resource: "secret:42", Fence: 7, Err: sqllock.ErrStaleFence}), codes.Aborted, grpclock.ReasonLost, "nothing was changed", time.Second},
 		"a stale fence, and the loss":         {errors.Join(&sqllock.Error{Err: sqllock.ErrStaleFence}, lost), codes.Aborted, grpclock.ReasonLost, "nothing was changed", 1500 * time.Millisecond},
 		"too late":                            {&sqllock.Error{Err: sqllock.ErrTooLate}, codes.Aborted, grpclock.ReasonLost, "nothing was changed", time.Second},
 		"an idle transaction, and the loss":   {errors.Join(fmt.Errorf("pay: %w", sqllock.ErrIdle), lost), codes.Aborted, grpclock.ReasonLost, "nothing was changed", 1500 * time.Millisecond},
@@ -53,7 +53,7 @@ func TestStatusAnswersTheErrorsOfLocksAndTransactions(t *testing.T) {
 			want(t, err, tc.code, tc.reason)
 			text := status.Convert(err).Message()
 			if p, ok := errors.AsType[*grpclock.Problem](err); !ok || p.RetryAfter != tc.retry || !errors.Is(err, tc.err) ||
-				!strings.Contains(text, tc.message) || strings.Contains(fmt.Sprint(text, status.Convert(err).Details()), "secret") {
+				!strings.Contains(text, tc.message) || strings.Contains(fmt.Sprint(p, text, status.Convert(err).Details()), "secret") {
 				t.Errorf("%v: %q, retry after %v", err, text, p.RetryAfter)
 			}
 		})

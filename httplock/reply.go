@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/fenced"
 	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/internal/template"
 	"github.com/latchkit/latchkit/locker"
@@ -69,6 +70,9 @@ func (p *Problem) Error() string {
 	}
 	if e, ok := errors.AsType[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("%s: %v: %v", p.Code, e.Op, e.Err)
+	}
+	if e, ok := errors.AsType[fenced.Keyed](p.err); ok {
+		return fmt.Sprintf("%s: %v", p.Code, e.Unwrap())
 	}
 	return fmt.Sprintf("%s: %v", p.Code, p.err)
 }

@@ -13,3 +13,10 @@ var (
 	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
 		"give a longer WithIdleLimit, or do slow work before the transaction")
 )
+
+// Keyed is an error whose text names the key, and which wraps its reason: a *sqllock.Error.
+type Keyed interface {
+	error
+	ErrorType() string
+	Unwrap() error
+}
