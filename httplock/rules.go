@@ -141,6 +141,8 @@ func (r Rule) compile(l locker.Locker, route string, opts []Option) (func(http.H
 		return nil, errors.New("the rule has Key and Keys; write all keys into Keys")
 	case len(keys) == 0 && r.Idempotency == "":
 		return nil, errors.New("the rule has no Key; name what the route changes, such as \"order:{param.id|int}\"")
+	case len(keys) == 0 && len(r.options()) > len(r.common()):
+		return nil, errors.New("the rule has no Key, so its Name, Mode, Limit, Weight, KeepFor, EndAfter or OnceFor would do nothing; give a Key, or leave them out")
 	case r.Mode > locker.Shared:
 		return nil, fmt.Errorf("its Mode %d is neither Exclusive nor Shared", r.Mode)
 	}

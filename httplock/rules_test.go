@@ -67,10 +67,12 @@ func TestParametersAfterColonsNeedPathValues(t *testing.T) {
 func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 	_, err := httplock.FromRules(lockerFunc(func(locker.Rule) error { return nil }), httplock.Rules{
 		"POST /a/{id}": {Key: "a:{param.number}"}, "GET /b": {Key: "{body.x}:b"}, "POST /c/{a}/{b}": {Key: "c:{param.b}"},
+		"POST /d": {Idempotency: "shop", Name: "d"},
 	})
 	for _, want := range []string{
 		`httplock: rule "GET /b": its key "{body.x}:b" reads the body, and a GET request has no body`,
 		`rule "POST /a/{id}": its key "a:{param.number}" has {param.number}, and the path has only id`,
+		`rule "POST /d": the rule has no Key, so its Name, Mode, Limit, Weight, KeepFor, EndAfter or OnceFor would do nothing`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "POST /c") {
 			t.Errorf("%v, want %s", err, want)
