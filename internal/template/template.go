@@ -126,7 +126,8 @@ func (t *Template[T]) Key(ctx context.Context, request T) (string, error) {
 		return l.tail, nil
 	}
 	var room [128]byte
-	key, err := l.append(room[:0], ctx, t.mac, request, "")
+	var texts [maxParts]string
+	key, err := l.append(room[:0], ctx, t.mac, request, &texts)
 	return string(key), err
 }
 
@@ -135,7 +136,7 @@ func (t *Template[T]) Key(ctx context.Context, request T) (string, error) {
 func (t *Template[T]) Keys(ctx context.Context, request T) ([]string, error) {
 	var all []string
 	for i := range t.lines {
-		l, values := &t.lines[i], []string{""}
+		l, values, texts := &t.lines[i], []string{""}, [maxParts]string{}
 		if l.many >= 0 {
 			var err error
 			if values, err = l.values(ctx, request); err != nil {
@@ -143,7 +144,10 @@ func (t *Template[T]) Keys(ctx context.Context, request T) ([]string, error) {
 			}
 		}
 		for _, value := range values {
-			key, err := l.append(nil, ctx, t.mac, request, value)
+			if l.many >= 0 {
+				texts[l.many] = value
+			}
+			key, err := l.append(nil, ctx, t.mac, request, &texts)
 			if err != nil {
 				return nil, err
 			}
@@ -176,18 +180,22 @@ func (l *line[T]) values(ctx context.Context, request T) ([]string, error) {
 	return values, nil
 }
 
-// append appends the key of request to the bytes of key. If a part stands for several values, value
-// is the one to use.
-func (l *line[T]) append(key []byte, ctx context.Context, m *mac, request T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
+// maxParts is the largest number of parts of a key: see MaxKey.
+const maxParts = MaxKey / MaxValue
+
+// append appends the key of request to the bytes of key. texts has the value to use of a part that
+// stands for several values. append reads the others into texts, unless they are there: to read a
+// member of a large body again, for each of a hundred keys, would cost much.
+func (l *line[T]) append(key []byte, ctx context.Context, m *mac, request T, texts *[maxParts]string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range l.parts {
 		p := &l.parts[i]
-		text := value
-		if i != l.many {
+		if texts[i] == "" && i != l.many {
 			var err error
-			if text, err = p.read(ctx, request); err != nil {
+			if texts[i], err = p.read(ctx, request); err != nil {
 				return nil, p.fail(err)
 			}
 		}
+		text := texts[i]
 		if text == "" {
 			return nil, p.fail(ErrMissing)
 		}

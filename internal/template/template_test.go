@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,6 +118,21 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 	}
 	if refs := compiled.Parts(); len(refs) != 2 || refs[0] != (template.Ref{Key: "mailbox:{field.mail|hmac}:{field.box}", Source: "field", Name: "mail", Filters: "hmac", HMAC: true}) {
 		t.Errorf("%+v", refs)
+	}
+}
+
+// A part may be read from a large body.
+func TestAPartIsReadOnceForAllKeys(t *testing.T) {
+	g, reads := grammar(nil), 0
+	g.Sources["who"] = template.Source[request]{Alone: true, Bind: func(string) (template.Read[request], error) {
+		return func(context.Context, request) (string, error) { reads++; return "ann", nil }, nil
+	}}
+	compiled, err := g.Compile("{who}:{list.*}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys, err := compiled.Keys(t.Context(), request{"*": "b,a"}); err != nil || !slices.Equal(keys, []string{"ann:a", "ann:b"}) || reads != 1 {
+		t.Errorf("%q, %v, %d reads", keys, err, reads)
 	}
 }
 
