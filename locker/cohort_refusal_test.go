@@ -41,8 +41,8 @@ func TestACallerWhoseTimeEndsBeforeAnAnswerIsToldOfTheServer(t *testing.T) {
 		l := lockertest.NewLocker(t, store)
 		store.Delay(locker.OpAcquire, time.Minute)
 		errs := make(chan error, 3)
-		for _, after := range []time.Duration{100, 500, 400} {
-			ctx, cancel := context.WithTimeout(t.Context(), after*time.Millisecond)
+		for _, ms := range []int{100, 500, 400} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(ms)*time.Millisecond)
 			defer cancel()
 			go func() {
 				_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
