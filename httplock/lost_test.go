@@ -40,9 +40,7 @@ func TestWorkThatIsDoneIsNotRepeatedAlthoughALockWasLost(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "paid")
 	}
-	atLength := func(w http.ResponseWriter) {
-		_, _ = w.Write(make([]byte, 100<<10)) // too long for a Store
-	}
+	atLength := func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 100<<10)) } // too long for a Store
 	refuses := func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }
 	for name, tc := range map[string]struct {
 		store        idempotency.Store

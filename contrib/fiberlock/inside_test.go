@@ -44,8 +44,7 @@ func TestALockInsideOfATransactionIsRefused(t *testing.T) {
 	}
 }
 
-// Fiber's own response has no status yet when a lock inside of a held response is refused, and is sent
-// after all handlers, however long it is.
+// Fiber's own response has no status yet when a lock inside refuses, and is sent after all handlers.
 func TestALockInsideOfAHeldResponseIsBusyAndThenLost(t *testing.T) {
 	store := lockertest.NewMemory()
 	g, err := fiberlock.FromRules(lockertest.NewLocker(t, store, locker.WithTTL(300*time.Millisecond)), httplock.Rules{"POST /:id": {Key: "order:{param.id|int}", Idempotency: "shop", Wait: locker.NoWait}},

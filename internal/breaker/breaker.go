@@ -26,7 +26,7 @@ const (
 // A Breaker notices an outage of the lock server and its end.
 //
 //	state      requests                                 ends
-//	closed     ask the server                           when a request finds no server: open
+//	closed     ask the server                           when a request or a probe finds no server: open
 //	open       run without a lock                       when a probe in the background is answered: half open
 //	half open  one asks, the others run without a lock  when it gets an answer: closed; or none: open
 //
@@ -107,13 +107,13 @@ func (b *Breaker) Try(ctx context.Context, key string, ask func(ctx context.Cont
 	if w.outage != nil && err != nil { // without an error, a stored answer came while the server was given up
 		err = w.outage
 	}
-	b.learn(key, err)
+	b.learn(ctx, key, err)
 	return err
 }
 
 // learn records the error of a request that did not get its lock. The ErrDone of a stored response,
 // and the ErrUnavailable of a store of responses, say nothing about the lock server.
-func (b *Breaker) learn(key string, err error) {
+func (b *Breaker) learn(ctx context.Context, key string, err error) {
 	_, ofLocker := errors.AsType[*locker.Error](err)
 	switch {
 	case errors.Is(err, locker.ErrBusy) || ofLocker && errors.Is(err, locker.ErrDone):
@@ -121,7 +121,9 @@ func (b *Breaker) learn(key string, err error) {
 	case ofLocker && errors.Is(err, locker.ErrUnavailable):
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.state = open
+		if ctx.Err() == nil { // a client may set a deadline that no server can meet: then the probe decides
+			b.state = open
+		}
 		if !b.probing {
 			b.probing = true
 			b.probeLater(key)
@@ -144,7 +146,8 @@ func (b *Breaker) probeLater(key string) {
 		err := b.probe(context.Background(), key)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.state == open && err != nil {
+		if err != nil {
+			b.state = open
 			b.probeLater(key)
 			return
 		}

@@ -81,6 +81,24 @@ func TestTheEndOfAnOutageIsNoticedWithoutRequests(t *testing.T) {
 	})
 }
 
+// A client may send a deadline that is shorter than a round trip.
+func TestADeadlineThatNoServerMeetsLetsAProbeDecide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		b := breaker.New(s)
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		for _, down := range []bool{false, true} {
+			s.down.Store(down)
+			_ = b.Try(ctx, "order:42", func(context.Context, func()) error { return errOutage })
+			early := b.Open()
+			if <-time.After(1500 * time.Millisecond); early || b.Open() != down {
+				t.Errorf("down: %v, open: %v, %v", down, early, b.Open())
+			}
+		}
+	})
+}
+
 // A store of responses may be on a server of its own. Its outage is none of the lock server, so the
 // requests without a response keep their locks.
 func TestAnOutageOfAStoreOfResponsesOpensNothing(t *testing.T) {

@@ -74,36 +74,24 @@ func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 	})
 }
 
-// A process that has asked nothing for an hour, and whose clock is 0.1 % too slow, finds all clocks ahead
-// of its own, one after the other.
-func TestAnIdleProcessFindsNoHealthyClockWrong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(3)
-		for ahead := range 2 {
+// After a suspension, or an idle hour with a slow clock, all nodes are ahead, one after the other.
+func TestNoHealthyClockIsWrongAfterASuspensionOrAnIdleHour(t *testing.T) {
+	for name, pass := range map[string]func(c *clocks) (ahead time.Duration){
+		"suspended": func(c *clocks) time.Duration { c.lead -= 10 * time.Second; return 10 * time.Second },
+		"idle":      func(*clocks) time.Duration { <-time.After(time.Hour); return time.Hour / 1000 },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClocks(3)
 			for i := range 3 {
-				c.note(i, time.Now().Add(time.Duration(ahead)*time.Hour/1000), time.Now())
+				c.note(i, time.Now(), time.Now())
+			}
+			ahead := pass(c)
+			for i := range 3 {
+				c.note(i, time.Now().Add(ahead), time.Now())
 				if _, near, far := c.compare(time.Second); near != i+1 || far != 0 {
-					t.Errorf("%d are right, %b are far", near, far)
+					t.Errorf("%s: %d are right, %b are far", name, near, far)
 				}
 			}
-			<-time.After(time.Hour)
-		}
-	})
-}
-
-// A machine that was suspended finds all clocks ahead of its own, one after the other. They agree with
-// each other.
-func TestASuspendedProcessFindsNoHealthyClockWrong(t *testing.T) {
-	c := newClocks(3)
-	for i := range 3 {
-		c.note(i, time.Now(), time.Now())
-	}
-	const pause = 10 * time.Second
-	c.lead -= pause // the system's clock has gone on
-	for i := range 3 {
-		c.note(i, time.Now().Add(pause), time.Now())
-		if _, near, far := c.compare(time.Second); near != i+1 || far != 0 {
-			t.Errorf("%d are right, %b are far", near, far)
-		}
+		})
 	}
 }
