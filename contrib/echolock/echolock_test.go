@@ -155,15 +155,6 @@ func TestALostLockIsNoSuccess(t *testing.T) {
 	}
 }
 
-func TestMistakesPanic(t *testing.T) {
-	defer func() {
-		if p, _ := recover().(string); !strings.Contains(p, "echolock: the Locker is nil") {
-			t.Errorf("%v", p)
-		}
-	}()
-	echolock.MustNew(nil, "a")
-}
-
 // Echo 5 gives its handlers net/http's own request and writer. So Echo 5 needs no adapter package.
 // httplock needs only the route's parameters and the handler's error.
 func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {

@@ -408,12 +408,3 @@ func TestAStreamedBodyArrivesBeforeTheLock(t *testing.T) {
 		t.Errorf("a body that is too long: %s", reply)
 	}
 }
-
-func TestMistakesPanic(t *testing.T) {
-	defer func() {
-		if p, _ := recover().(string); !strings.Contains(p, "fiberlock: the Locker is nil") {
-			t.Errorf("%v", p)
-		}
-	}()
-	fiberlock.MustNew(nil, "a")
-}

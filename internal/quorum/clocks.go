@@ -14,24 +14,13 @@ type clocks struct {
 
 	mu    sync.Mutex
 	nodes []clock
-	lead  time.Duration // how far the system's clock had run ahead of this one at the last reading
 }
-
-// suspended is by how much the system's clock must have jumped for this machine to have been suspended,
-// perhaps: this clock, and so each offset, stands still meanwhile.
-const suspended = 50 * time.Millisecond
-
-// knownFor is how long a reading of a node's clock counts. Clocks drift: beside old readings of other
-// nodes, a new one of a healthy node would look wrong, and one client would expel this node.
-const knownFor = 30 * time.Second
 
 // clock is what was measured of one node's clock.
 type clock struct {
 	offset, slack time.Duration // slack is the largest possible error of the offset
 	at            time.Time     // when it was measured; zero: never
 }
-
-func (k clock) known() bool { return time.Since(k.at) <= knownFor }
 
 func newClocks(n int) *clocks { return &clocks{began: time.Now(), nodes: make([]clock, n)} }
 
@@ -44,31 +33,24 @@ func (c *clocks) note(i int, server time.Time, sentAt time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, k := time.Now(), &c.nodes[i]
-	// Nodes that were measured before and after a suspension must not be compared: the healthy ones would
-	// be expelled by one client.
-	lead := now.Round(0).Sub(c.began.Round(0)) - now.Sub(c.began)
-	if (lead - c.lead).Abs() >= suspended {
-		clear(c.nodes)
-	}
-	c.lead = lead
 	half := now.Sub(sentAt) / 2
 	offset := server.Sub(c.local().Add(-half))
 	// The earlier offset, if it is more precise, stays, because a late answer must not move the
 	// median; unless the two contradict each other, which proves that the clock was set.
 	slack := k.slack + now.Sub(k.at)/100
-	if k.known() && half > slack && (offset-k.offset).Abs() <= half+slack {
+	if !k.at.IsZero() && half > slack && (offset-k.offset).Abs() <= half+slack {
 		return
 	}
 	*k = clock{offset, half, now}
 }
 
 // offset returns the last measured distance of node i's clock from the median, and the least
-// distance that is possible. Both are 0 for a clock that is not known.
+// distance that is possible. Both are 0 for a clock that was never measured.
 func (c *clocks) offset(i int) (d, least time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := &c.nodes[i]
-	if !k.known() {
+	if k.at.IsZero() {
 		return 0, 0
 	}
 	d = k.offset - c.median()
@@ -76,19 +58,19 @@ func (c *clocks) offset(i int) (d, least time.Duration) {
 }
 
 // compare returns the time by the median of the nodes' clocks, or, until the first clock is measured,
-// by the clock of the process; the number of nodes whose clocks were measured within skew of the
-// median; and the nodes whose clocks are farther from it.
-func (c *clocks) compare(skew time.Duration) (now time.Time, near int, far nodes) {
+// by the clock of the process; the nodes whose clocks were measured within skew of the median; and the
+// nodes whose clocks are farther from it.
+func (c *clocks) compare(skew time.Duration) (now time.Time, near, far nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	median := c.median()
 	for i, k := range c.nodes {
 		switch {
-		case !k.known():
+		case k.at.IsZero():
 		case (k.offset-median).Abs()-k.slack > skew:
 			far = far.plus(i)
 		default:
-			near++
+			near = near.plus(i)
 		}
 	}
 	return c.local().Add(median), near, far
@@ -101,7 +83,7 @@ func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]
 	for _, k := range c.nodes {
-		if k.known() {
+		if !k.at.IsZero() {
 			sorted = append(sorted, k.offset)
 		}
 	}

@@ -60,7 +60,7 @@ type request struct {
 func (q *quorum) newRequest(c store.Claim) *request {
 	now, near, _ := q.clocks.compare(q.skew)
 	r := &request{fence: uint64(now.UnixMicro()), block: max(c.FenceCount, 1), wait: "0"}
-	if near >= q.need {
+	if near.count() >= q.need {
 		r.wait = strconv.FormatInt(q.quarantine().Microseconds(), 10)
 	}
 	keys := []string{c.Key, redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner), redisstore.NodeKey}

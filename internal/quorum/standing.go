@@ -71,7 +71,7 @@ func (s *standing) record(checked bool, err error) {
 func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 	q.clocks.note(n.index, clock, sentAt)
 	_, near, far := q.clocks.compare(q.skew)
-	if near < q.need {
+	if near.count() < q.need {
 		return
 	}
 	for o := range q.eachNode(far) {
@@ -83,25 +83,32 @@ func (q *quorum) recordClock(n *node, clock, sentAt time.Time) {
 }
 
 // expelLocked begins to change the node's marker, so that no process gets the node's vote before
-// its clock is right and its wait is over. It is tried again at the next request for a vote. The
-// caller holds s.mu.
+// its clock is right and its wait is over. It is tried again at the next request for a vote. Before
+// that, all clocks are read anew, and a majority of them must agree: the clock of this machine may have
+// drifted since it read them, or have stood still while it was suspended or moved to another host, and
+// one client would expel healthy nodes. The caller holds s.mu.
 func (s *standing) expelLocked() {
 	if s.expelling {
 		return
 	}
 	s.expelling = true
 	s.node.links.Pool.Do(func() {
-		ctx, cancel := context.WithTimeout(backgroundContext, s.node.quorum.patience)
+		q, i := s.node.quorum, s.node.index
+		ctx, cancel := context.WithTimeout(backgroundContext, 2*q.patience)
 		defer cancel()
-		v, err := s.node.look(ctx)
-		if m, ok := parseMarker(v.text); err == nil && ok && m.id == v.id && m.since != neverSince {
+		views := askEach(q, q.patience, func(n *node) (view, error) { return n.look(ctx) }, nil)
+		v, err := views.values[i], views.errs[i]
+		_, near, far := q.clocks.compare(q.skew)
+		wrong := (near&views.received()).count() >= q.need && far.has(i)
+		if m, ok := parseMarker(v.text); wrong && err == nil && ok && m.id == v.id && m.since != neverSince {
 			m.since = neverSince
 			err = v.mark(ctx, s.node, m)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.expelling, s.expelled = false, err != nil
-		s.reason = s.node.quorum.errStepped()
+		if s.expelling, s.expelled = false, err != nil; wrong {
+			s.reason = q.errStepped()
+		}
 	})
 }
 
