@@ -38,26 +38,23 @@ func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
 }
 
 func TestACallHasAGoroutine(t *testing.T) {
-	for name, change := range map[string]func(l *link, c *Call) (awaited bool){
-		"when the client may never end it":  func(l *link, _ *Call) bool { l.ends = endsUnknown; return true },
-		"when it is an undo":                func(_ *link, c *Call) bool { c.Class = Undo; return true },
-		"when replicas must acknowledge it": func(_ *link, c *Call) bool { c.Acked = true; return true },
-		"when many calls are on their callers' goroutines": func(l *link, _ *Call) bool {
+	for name, change := range map[string]func(l *link, c *Call){
+		"when the client may never end it":  func(l *link, _ *Call) { l.ends = endsUnknown },
+		"when it is an undo":                func(_ *link, c *Call) { c.Class = Undo },
+		"when replicas must acknowledge it": func(_ *link, c *Call) { c.Acked = true },
+		"when many calls are on their callers' goroutines": func(l *link, _ *Call) {
 			for i := range l.alone {
 				l.alone[i] = time.Now()
 			}
-			return true
 		},
-		"when the last batches were large":  func(l *link, _ *Call) bool { l.sizes = [2]int{1, mostAlone}; return true },
-		"when the last answer came late":    func(l *link, _ *Call) bool { l.prompt = false; return true },
-		"when a batch is under way already": func(l *link, _ *Call) bool { l.plain.running = []*batch{{}}; return true },
-		"when the last answer is long ago": func(l *link, _ *Call) bool {
+		"when the last batches were large":  func(l *link, _ *Call) { l.sizes = [2]int{1, mostAlone} },
+		"when the last answer came late":    func(l *link, _ *Call) { l.prompt = false },
+		"when a batch is under way already": func(l *link, _ *Call) { l.plain.running = []*batch{{}} },
+		"when the last answer is long ago": func(l *link, _ *Call) {
 			l.ends, l.answered = endsByTimeout, time.Now().Add(-staleAfter)
-			return true
 		},
-		"when another call is stuck at a place": func(l *link, _ *Call) bool {
+		"when another call is stuck at a place": func(l *link, _ *Call) {
 			l.ends, l.alone[1] = endsByTimeout, time.Now().Add(-stuckAfter)
-			return true
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +62,7 @@ func TestACallHasAGoroutine(t *testing.T) {
 				makePrompt(t, ls)
 				l, c := ls.single, namedCall("x", Ask)
 				c.markListed(t.Context(), time.Now())
-				if change(l, c) && l.runAlone(c) {
+				if change(l, c); l.runAlone(c) {
 					t.Error("it was made on its caller's goroutine")
 				}
 				l.alone, l.plain.running = [mostAlone]time.Time{}, nil

@@ -23,8 +23,8 @@ type standing struct {
 	reason    error     // why the node does not vote; nil: it votes, or was not asked yet
 	outSince  time.Time // when it stopped to vote, if it does not vote
 	warned    bool      // this process has warned that the node does not vote
-	expelled  bool      // the clock was wrong, and the node's marker does not say so yet
-	expelling bool      // the marker is being changed
+	expelled  bool      // the clock seemed wrong, and expelLocked has not decided yet
+	expelling bool      // the clocks are read anew, and the marker is perhaps changed
 }
 
 // mayAsk returns nil if the node may be asked for its vote. The result checks is true if the request
